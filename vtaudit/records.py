@@ -4,6 +4,80 @@ Time. Row t is the transition s_t -a_t-> s_{t+1}; the reward of row t is the one
 and `terminated[t]` and `truncated[t]` say that row t was the last of its episode.
 
 Shapes. N: rows; S: segments; T: steps of one segment. A shape stands behind a name as `# [N]`.
+
+Order. Within a shard rows stand by (trajectory_id, step, file, row); files stand in natural order.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """One file of the log: where it is, what identifies it, and what its footer says."""
+
+    path: Path
+    name: str
+    size: int | None = None
+    mtime_ns: int | None = None
+    sha256: str | None = None
+    schema: pa.Schema = None
+    rows: int | None = None
+    decoded_bytes: int = 0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Boundaries and bootstraps of the rows of a shard, and the segments cut from them.
+
+    Attributes:
+        boundary: index into reasons.BOUNDARIES; 255 on rejected rows  # [N] uint8
+        source: index into reasons.BOOTSTRAP_SOURCES; 255 on rejected rows  # [N] uint8
+        next_value: V(s_{t+1}) at boundaries, 0 elsewhere  # [N] float64
+        missing: rows whose bootstrap is nowhere to be found  # [N] bool
+        zero: truncated rows whose bootstrap is exactly 0  # [N] bool
+        rows: the accepted rows in order  # [A] int64
+        offsets: where each segment begins in `rows`, and its length at the end  # [S + 1] int64
+    """
+
+    boundary: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    next_value: NDArray[np.float64]
+    missing: NDArray[np.bool_]
+    zero: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What became of each received row of a shard; all arrays are [N].
+
+    Attributes:
+        reasons: set of reasons.Reason bits  # uint64
+        warnings: set of reasons.Warn bits  # uint64
+        boundary: index into reasons.BOUNDARIES; 255 on rejected rows  # uint8
+        source: index into reasons.BOOTSTRAP_SOURCES; 255 where none applies  # uint8
+        log_ratio: as stored, NaN where there is none  # float32 or float64
+        key: number of the row's key within the shard, -1 without one  # int64
+        window: number of the row's window, -1 without a key  # int64
+        delivery: number of the row's delivery, -1 without a key  # int64
+    """
+
+    reasons: NDArray[np.uint64]
+    warnings: NDArray[np.uint64]
+    boundary: NDArray[np.uint8]
+    source: NDArray[np.uint8]
+    log_ratio: NDArray[np.floating]
+    key: NDArray[np.int64]
+    window: NDArray[np.int64]
+    delivery: NDArray[np.int64]

@@ -1,0 +1,186 @@
+"""The Triton backend against numba: in the interpreter, or on a CUDA device where there is one.
+
+The interpreter takes about a millisecond for each scanned row: there, most tests shrink the blocks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from vtrace_definition import THRESHOLDS, assert_close, assert_same_bits, make_rows
+
+from vtaudit.kernels import Thresholds, VTrace, has_cuda, vtrace_packed
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton", reason="Triton is not installed")
+triton_scan = pytest.importorskip("vtaudit.kernels.triton_scan")
+
+LAUNCH_RULE = (triton_scan.BLOCK_TIMES, triton_scan.BLOCK_ROWS)
+SMALL_RULE = ((8, 32), 32)
+BLOCK = SMALL_RULE[0][-1]
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch):
+    """Where Triton runs; on a CPU, without numpy's warnings and with small blocks."""
+    if request.param == "cuda":
+        if not has_cuda():
+            pytest.skip("no CUDA device")
+        yield "cuda"
+        return
+    if has_cuda():
+        pytest.skip("Triton compiles for the CUDA device, so it does not interpret")
+    set_launch_rule(monkeypatch, SMALL_RULE)
+    with np.errstate(all="ignore"):
+        yield "cpu"
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """Fill results with NaN before the kernel writes them."""
+
+    def empty_nan(shape, **options):
+        return torch.full(shape, math.nan, **options)
+
+    monkeypatch.setattr(torch, "empty", empty_nan)
+
+
+def set_launch_rule(monkeypatch, rule):
+    monkeypatch.setattr(triton_scan, "BLOCK_TIMES", rule[0])
+    monkeypatch.setattr(triton_scan, "BLOCK_ROWS", rule[1])
+
+
+def scan(rows, device, thresholds=THRESHOLDS["ones"], **options):
+    return vtrace_packed(*rows, thresholds=thresholds, backend="triton", device=device, **options)
+
+
+def specify(rows, thresholds=THRESHOLDS["ones"], dtype="float64"):
+    rounded = (rows[0].astype(np.float32), *rows[1:])
+    return vtrace_packed(*rounded, thresholds=thresholds, backend="numba", dtype=dtype)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 63, 64, 65, 1000])
+def test_triton_equals_numba(length, device):
+    rows = make_rows([length], seed=length)
+    assert_close(scan(rows, device), specify(rows))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("name", THRESHOLDS)
+def test_triton_equals_numba_for_each_threshold(name, device):
+    rows = make_rows([70, 5], seed=1)
+    assert_close(scan(rows, device, THRESHOLDS[name]), specify(rows, THRESHOLDS[name]))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "lengths",
+    [[], [0, 0], [300, *[1, 2, 3] * 20], [0, 7, 0, 0, 65, 0], [8, 9, 32, 33]],
+    ids=["no_segment", "empty", "huge_and_tiny", "empty_among_others", "edges_of_the_rule"],
+)
+def test_triton_equals_numba_for_ragged_segments(lengths, device):
+    rows = make_rows(lengths)
+    assert_close(scan(rows, device), specify(rows))
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_triton_equals_numba_with_the_real_blocks(device, monkeypatch):
+    set_launch_rule(monkeypatch, LAUNCH_RULE)
+    rows = make_rows([size + more for size in LAUNCH_RULE[0] for more in (-1, 0, 1)])
+    assert_close(scan(rows, device), specify(rows))
+
+
+@pytest.mark.parametrize("out", ["float32", "float64"])
+@pytest.mark.parametrize("given", [np.float32, np.float64])
+def test_triton_equals_numba_for_each_dtype(given, out, device):
+    rows = make_rows([50], given)
+    found = scan(rows, device, dtype=out)
+    assert {column.dtype.name for column in found} == {out}
+    assert_close(found, vtrace_packed(*rows, backend="numba", dtype=out))
+
+
+@pytest.mark.parametrize("log_ratio", [200.0, -200.0, 1000.0, -1000.0])
+def test_triton_equals_numba_for_extreme_ratios(log_ratio, device):
+    rows = make_rows([40])
+    rows[0][::3] = log_ratio
+    for name in ("apart", "open"):
+        expected = specify(rows, THRESHOLDS[name], "float32")
+        assert_close(scan(rows, device, THRESHOLDS[name]), expected)
+
+
+def test_overflowing_gates_leave_the_same_rows_finite(device):
+    rows = make_rows([90], zero_discounts=False)
+    rows[0][:] = 200.0
+    rows[0][50] = -np.inf
+    rows[2][51:], rows[1][51:], rows[4][:] = 0, 0, 0
+    unclipped = Thresholds(math.inf, math.inf, math.inf)
+    found, expected = scan(rows, device, unclipped), specify(rows, unclipped, "float32")
+    for name in VTrace._fields:
+        finite = np.isfinite(getattr(expected, name))
+        assert (np.isfinite(getattr(found, name)) == finite).all(), name
+    assert np.isfinite(found.value_target[50:]).all()
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("column", [0, 1, 2, 4], ids=["log_ratio", "value", "reward", "bootstrap"])
+def test_poisoned_segment_leaves_the_others_untouched(column, poison, device):
+    rows = make_rows([20, 6, 5, 7, 8, 40], zero_discounts=False)
+    before = scan(rows, device)
+    rows[column][2 if column == 4 else slice(26, 31)] = poison
+    after = scan(rows, device)
+    assert_same_bits(after, before, slice(0, 26))
+    assert_same_bits(after, before, slice(31, 86))
+    assert_close(after, specify(rows))
+
+
+def test_nan_reaches_every_earlier_row_though_the_gates_underflow(device):
+    rows = make_rows([200], zero_discounts=False)
+    rows[0][:] = -30.0
+    rows[2][-1] = np.nan
+    found = scan(rows, device)
+    assert np.isnan(found.value_target).all()
+    assert_close(found, specify(rows))
+
+
+def test_nan_stays_behind_a_zero_discount_in_its_block(device):
+    rows = make_rows([30], zero_discounts=False)
+    rows[3][14] = 0
+    before = scan(rows, device)
+    rows[1][15:] = np.nan
+    after = scan(rows, device)
+    assert_same_bits(after, before, slice(0, 15))
+    assert np.isnan(after.value_target[15:]).all()
+
+
+def test_two_runs_have_the_same_bits(device):
+    rows = make_rows([100, 3])
+    assert_same_bits(scan(rows, device), scan(rows, device))
+
+
+def test_segment_has_the_same_bits_alone_and_among_others(device):
+    rows = make_rows([100, 5, 40, 33])
+    alone = (*(column[105:145] for column in rows[:4]), rows[4][2:3], np.array([0, 40]))
+    among = scan(rows, device)
+    assert_same_bits(scan(alone, device), VTrace(*(column[105:145] for column in among)))
+
+
+def test_tensors_stay_on_their_device(device):
+    rows = make_rows([20, 9])
+    tensors = tuple(torch.tensor(column, device=device) for column in rows)
+    found = vtrace_packed(*tensors, backend="triton")
+    assert {column.device.type for column in found} == {device}
+    assert_close(found, specify(rows))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not has_cuda(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    "lengths", [[513] * 4096, [100_003] * 3, [1] * 50_000], ids=["wide", "long", "tiny"]
+)
+def test_large_batches_on_cuda(lengths):
+    rows = make_rows(lengths)
+    assert_close(scan(rows, "cuda"), specify(rows))
+    assert_same_bits(scan(rows, "cuda"), scan(rows, "cuda"))

@@ -1,0 +1,266 @@
+"""Counts -> the audit tables, the laws that they obey, and audit.duckdb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+from vtaudit.counts import RUN
+from vtaudit.errors import InputError, LawError
+from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
+from vtaudit.records import InputFile
+from vtaudit.schemas import arrow_schema, load_columns
+
+BATCH = 0
+CLIPS = ("rho", "c", "pg_rho")
+DUCKDB_STORAGE = "v1.0.0"
+NOT_DETECTABLE = "not detectable without a step column"
+ABOUT_TARGETS = "no targets were asked for"
+NO_RATIO = "no target_log_prob was given"
+NO_READER = "no training reader ran"
+TOTAL = "a total"
+
+# measure, its kinds, and the measure that is its denominator
+MEASURES: tuple[tuple[str, tuple[str | None, ...], str | None], ...] = (
+    ("padding", (None,), "rows"),
+    ("received", (None,), "rows"),
+    ("unique", (None,), "received"),
+    ("accepted", (None,), "received"),
+    ("rejected", (None,), "received"),
+    ("pending", (None,), "received"),
+    ("rejected_any", tuple(reason.code for reason in Reason), "received"),
+    ("rejected_primary", tuple(reason.code for reason in Reason), "received"),
+    ("warning", tuple(warning.code for warning in Warn), "received"),
+    ("clipped", CLIPS, "accepted"),
+    ("clipped_received", CLIPS, "received_with_ratio"),
+    ("boundary", BOUNDARIES, "accepted"),
+    ("bootstrap", BOOTSTRAP_SOURCES, "accepted"),
+    ("deliveries", (None,), None),
+    ("deliveries_duplicate", (None,), "deliveries"),
+    ("windows", (None,), None),
+    ("applied", (None,), "accepted"),
+)
+Counts = dict[tuple[str, str | None], int]
+
+
+def unknown_counts(*, ordered: bool, targets: bool, ratio: bool) -> dict[tuple[str, str], str]:
+    """Return why counts cannot be known, by (measure, kind); kind "" stands for every kind.
+
+    Args:
+        ordered: steps came from the order of the rows, so that repeated rows look new.
+        targets: targets were computed.
+        ratio: a target_log_prob was given.
+    """
+    unknown = {("applied", ""): NO_READER}
+    if ordered:
+        for reason in (Reason.DUPLICATE, Reason.KEY_CONFLICT):
+            unknown[("rejected_any", reason.code)] = NOT_DETECTABLE
+            unknown[("rejected_primary", reason.code)] = NOT_DETECTABLE
+        unknown[("deliveries_duplicate", "")] = NOT_DETECTABLE
+    if not targets:
+        unknown[("clipped", "")] = ABOUT_TARGETS
+        unknown[("boundary", "")] = ABOUT_TARGETS
+        unknown[("bootstrap", "")] = ABOUT_TARGETS
+    if not ratio:
+        unknown[("clipped_received", "")] = NO_RATIO
+    return unknown
+
+
+def counts_of(counted: pl.DataFrame, scope: str, value: str | None) -> Counts:
+    """Return the counts of one group as a dictionary by (measure, kind)."""
+    rows = counted.filter(
+        (pl.col("scope") == scope) & pl.col("scope_value").eq_missing(pl.lit(value, pl.String))
+    )
+    return {(measure, kind): count for _, _, measure, kind, count in rows.iter_rows()}
+
+
+def audit_rows(
+    counts: Counts, unknown: Mapping[tuple[str, str], str], *, zeros: bool
+) -> list[dict[str, Any]]:
+    """Return the rows of `audit`, or of one group of `audit_by` without its scope.
+
+    Each has measure, kind, count, denominator, denominator_measure, fraction, null_reason. A
+    count that cannot be known is null unless something was found all the same.
+    """
+    totals = {measure: count for (measure, kind), count in counts.items() if kind is None}
+    totals["rows"] = totals.get("received", 0) + totals.get("padding", 0)
+    rows = []
+    for measure, kinds, over in MEASURES:
+        for kind in kinds:
+            found = counts.get((measure, kind), 0)
+            why = unknown.get((measure, kind or ""), unknown.get((measure, "")))
+            if found == 0 and not zeros:
+                continue
+            count = None if why and not found else found
+            rows.append(_audit_row(measure, kind, count, over, totals.get(over or "", 0), why))
+    return rows
+
+
+def _audit_row(
+    measure: str, kind: str | None, count: int | None, over: str | None, total: int, why: str | None
+) -> dict[str, Any]:
+    fraction = count / total if count is not None and over and total else None
+    if fraction is not None:
+        why = None
+    elif count is not None:
+        why = f"no {over}" if over else TOTAL
+    return {
+        "measure": measure,
+        "kind": kind,
+        "count": count,
+        "denominator": total if over else None,
+        "denominator_measure": over,
+        "fraction": fraction,
+        "null_reason": why,
+    }
+
+
+def audit_by_rows(
+    counted: pl.DataFrame, unknown: Mapping[tuple[str, str], str]
+) -> list[dict[str, Any]]:
+    """Return the rows of `audit_by`: every scope and value, non-zero counts only."""
+    rows = []
+    groups = counted.select("scope", "scope_value").unique().sort("scope", "scope_value")
+    by_group = counted.partition_by("scope", "scope_value", as_dict=True)
+    for scope, value in groups.iter_rows():
+        part = by_group[(scope, value)]
+        counts = {(measure, kind): count for _, _, measure, kind, count in part.iter_rows()}
+        place = {"scope": scope, "scope_value": value}
+        if scope == RUN:
+            place = {"scope": "batch", "scope_value": str(BATCH)}
+        for row in audit_rows(counts, unknown, zeros=False):
+            del row["null_reason"]
+            rows.append({**row, "batch": BATCH, **place})
+    return rows
+
+
+def summary_row(
+    audit: Sequence[Mapping[str, Any]], counts: Counts, files: Sequence[InputFile]
+) -> dict[str, Any]:
+    """Return the one row of `summary`."""
+    row: dict[str, Any] = {
+        f"{entry['measure']}_{entry['kind']}" if entry["kind"] else entry["measure"]: entry["count"]
+        for entry in audit
+    }
+    row["received_with_ratio"] = counts.get(("received_with_ratio", None), 0)
+    row["files"] = len(files)
+    row["files_unreadable"] = sum(file.error is not None for file in files)
+    names = {column.name for column in load_columns("summary")}
+    return {name: value for name, value in row.items() if name in names}
+
+
+def file_rows(files: Sequence[InputFile]) -> list[dict[str, Any]]:
+    """Return the rows of `files`."""
+    return [
+        {
+            "batch": BATCH,
+            "path": file.name,
+            "bytes": file.size,
+            "rows": file.rows if file.error is None else None,
+            "status": "read" if file.error is None else "unreadable",
+            "error": file.error,
+        }
+        for file in files
+    ]
+
+
+def make_table(name: str, run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Return rows as an Arrow table with the schema of schemas/NAME.json."""
+    return pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], arrow_schema(name))
+
+
+def check_laws(run: Path, counts: Counts, *, targets: bool) -> None:
+    """Hold the counts against each other and against the rows that were written.
+
+    Raises:
+        LawError: they disagree.
+    """
+
+    def count(measure: str, kind: str | None = None) -> int:
+        return counts.get((measure, kind), 0)
+
+    def law(name: str, one: int, other: int) -> None:
+        if one != other:
+            raise LawError(f"{run.name}: {name}: {one} and {other}; this is a bug in vtaudit")
+
+    total = count("accepted") + count("rejected") + count("pending")
+    law("received = accepted + rejected + pending", count("received"), total)
+    primary = sum(count("rejected_primary", reason.code) for reason in Reason)
+    law("sum of rejected_primary = rejected", primary, count("rejected"))
+    rejects = _scan(run / "rejects")
+    law("rejected = rows of rejects", count("rejected"), rejects.select(pl.len()).collect().item())
+    any_ = rejects.select(pl.col("reasons").explode()).collect()["reasons"].value_counts()
+    found = dict(any_.drop_nulls("reasons").iter_rows())
+    for reason in Reason:
+        law(
+            f"rows with {reason.code}",
+            count("rejected_any", reason.code),
+            found.get(reason.code, 0),
+        )
+    if targets:
+        _check_targets(run, count, law)
+
+
+def _scan(folder: Path) -> pl.LazyFrame:
+    return pl.scan_parquet(sorted(folder.iterdir()), glob=False)
+
+
+def _check_targets(run: Path, count: Any, law: Any) -> None:
+    rows = _scan(run / "targets")
+    found = rows.group_by("boundary", "bootstrap_source").len().collect(engine="streaming")
+    law("accepted = rows of targets", count("accepted"), int(found["len"].sum()))
+    for measure, column, kinds in (
+        ("boundary", "boundary", BOUNDARIES),
+        ("bootstrap", "bootstrap_source", BOOTSTRAP_SOURCES),
+    ):
+        for kind in kinds:
+            written = found.filter(pl.col(column) == kind)["len"].sum()
+            law(f"rows of {measure} {kind}", count(measure, kind), int(written))
+
+
+def write_duckdb(path: Path, tables: Mapping[str, pa.Table]) -> None:
+    """Write the audit tables and the macros over the Parquet into one DuckDB file.
+
+    Raises:
+        InputError: the file could not be written.
+    """
+    try:
+        with duckdb.connect() as connection:
+            connection.execute(
+                f"ATTACH '{_quoted(path)}' AS run (STORAGE_VERSION '{DUCKDB_STORAGE}')"
+            )
+            for name, table in tables.items():
+                connection.register("source_table", table)
+                connection.execute(f'CREATE TABLE run."{name}" AS SELECT * FROM source_table')
+                connection.unregister("source_table")
+            for name in ("targets", "rejects"):
+                connection.execute(
+                    f"CREATE MACRO run.{name}(run) AS TABLE "
+                    f"SELECT * FROM read_parquet(run || '/{name}/*.parquet')"
+                )
+            connection.execute("DETACH run")
+    except duckdb.Error as error:
+        raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def run_row(
+    settings: Any, versions: Any, tags: Any, seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the one row of `runs`."""
+    return {
+        "batch": BATCH,
+        "settings": json.dumps(settings, sort_keys=True),
+        "versions": json.dumps(versions, sort_keys=True),
+        "tags": json.dumps(tags, sort_keys=True),
+        "seconds": list(seconds.items()),
+    }

@@ -1,0 +1,185 @@
+"""The command line: parse, one library call, print; one place maps errors to exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vtaudit.config import Settings, load_settings, parse_value
+from vtaudit.errors import SettingsError, VtauditError
+from vtaudit.reasons import Reason, Warn
+
+if TYPE_CHECKING:
+    from vtaudit.pipeline import RunResult
+
+FOUND_SOMETHING = 1
+INTERRUPTED = 130
+NEGATED = {"targets": "--targets/--no-targets"}
+
+
+class Vtaudit(click.Group):
+    """The command group; turns vtaudit's own errors into one line and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except VtauditError as error:
+            click.echo(f"vtaudit: {error}", err=True)
+            ctx.exit(error.exit_code)
+
+
+@click.group(cls=Vtaudit, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="vtaudit")
+def main() -> None:
+    """Audit logged trajectories and recompute V-trace targets before off-policy training."""
+
+
+def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add one option for each setting, with the setting's own type, choices and help."""
+    for item in reversed(fields(Settings)):
+        command = _option(item)(command)
+    return command
+
+
+def _option(item: Field[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    kind, metadata = item.metadata["kind"], item.metadata
+    name = "--" + (metadata["option"] or item.name).rstrip("_").replace("_", "-")
+    default = "" if item.default in (None, (), "") or kind in ("map", "expect") else item.default
+    text = metadata["help"] + (f"  [default: {default}]" if _shows(kind, default) else "")
+    common = {"help": text, "default": None}
+    if kind in ("flag", "switch"):
+        return click.option(NEGATED.get(item.name, name), item.name, is_flag=True, **common)
+    if kind in ("map", "expect"):
+        metavar = metadata["metavar"] or "COLUMN=EXPRESSION"
+        common = {"help": text, "multiple": True, "metavar": metavar}
+        return click.option(name, item.name, **common)
+    types: dict[str, Any] = {
+        "choice": lambda: click.Choice(metadata["choices"]),
+        "int": lambda: click.INT,
+        "count": lambda: click.INT,
+        "path": lambda: click.Path(),
+    }
+    metavar = metadata["metavar"] or {"unit": "NUMBER", "clip": "NUMBER|none"}.get(kind)
+    type_ = types.get(kind, lambda: click.STRING)()
+    return click.option(name, item.name, type=type_, metavar=metavar, **common)
+
+
+def _shows(kind: str, default: object) -> bool:
+    return kind not in ("flag", "switch") and default != ""
+
+
+@main.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    required=True,
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="where the run goes; it appears whole, when it is done",
+)
+@click.option(
+    "--config",
+    metavar="FILE.toml",
+    type=click.Path(path_type=Path),
+    help="settings; the command line wins",
+)
+@click.option("--json", "as_json", is_flag=True, help="print the result as JSON")
+@click.option("--quiet", is_flag=True, help="print nothing but errors")
+@setting_options
+def process(
+    logs: tuple[Path, ...],
+    out: Path,
+    config: Path | None,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Audit LOGS, recompute their V-trace targets, and write the run directory RUN.
+
+    LOGS are directories or files of Parquet. The audit goes to stdout, everything else to stderr.
+    Exit codes: 0 done; 1 done, but a limit was passed or a file is unreadable; 2 wrong usage or
+    settings; 3 input, schema, backend or disk failed; 70 a bug in vtaudit.
+    """
+    settings = load_settings(config, _given(options))
+    from vtaudit.pipeline import process as run
+
+    with _progress(show=not quiet) as tell:
+        result = run(logs, out, settings, progress=tell)
+    if as_json:
+        click.echo(json.dumps(_as_json(result), indent=2))
+    elif not quiet:
+        _print_result(result)
+    for finding in result.findings:
+        click.echo(f"vtaudit: {finding}", err=True)
+    if result.findings:
+        sys.exit(FOUND_SOMETHING)
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that stood on the command line, in the form that settings take."""
+    kinds = {item.name: item.metadata["kind"] for item in fields(Settings)}
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if value is None or value == ():
+            continue
+        if kinds[name] in ("map", "expect"):
+            value = dict(_pair(name, text) for text in value)
+        given[name] = parse_value(name, value)
+    return given
+
+
+def _pair(name: str, text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        option = {"columns": "map", "tags": "tag"}.get(name, name)
+        raise SettingsError(f"--{option} {text}: found no NAME=VALUE")
+    return key.strip(), value.strip()
+
+
+def _progress(*, show: bool) -> AbstractContextManager[Callable[[str, int, int], None] | None]:
+    from vtaudit.terminal import show_progress
+
+    return show_progress(enabled=show and sys.stderr.isatty())
+
+
+def _as_json(result: RunResult) -> dict[str, Any]:
+    return {
+        "run": str(result.path),
+        "run_id": result.run_id,
+        "summary": result.summary,
+        "audit": result.audit,
+        "findings": list(result.findings),
+        "notes": list(result.notes),
+    }
+
+
+def _print_result(result: RunResult) -> None:
+    from vtaudit.terminal import print_audit, print_next_steps
+
+    print_audit(result)
+    print_next_steps(result)
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="print the registry as JSON")
+def reasons(as_json: bool) -> None:
+    """Print every reason why a row is rejected, and every warning."""
+    if as_json:
+        rows = [
+            {"reason": reason.code, "when": reason.text, "stage": reason.stage, "do": reason.advice}
+            for reason in Reason
+        ]
+        warnings = [{"warning": warning.code, "when": warning.text} for warning in Warn]
+        click.echo(json.dumps({"reasons": rows, "warnings": warnings}, indent=2))
+        return
+    from vtaudit.terminal import print_reasons
+
+    print_reasons()

@@ -1,0 +1,299 @@
+"""The settings: one frozen tree with defaults, types and one-line help; TOML; the fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import Field, asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from vtaudit.errors import SettingsError, name_choices
+from vtaudit.reasons import Reason
+
+DEFAULT_GAMMA = 0.99
+LINEAGE = ("actor_id", "env_version", "reward_version", "mask_version")
+REASON_CODES = tuple(reason.code for reason in Reason)
+
+
+def _setting(
+    default: Any,
+    kind: str,
+    text: str,
+    *,
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    option: str = "",
+    result: bool = True,
+) -> Any:
+    """Declare a setting: `kind` is its type word, `result` whether results depend on it."""
+    metadata = {
+        "kind": kind,
+        "help": text,
+        "choices": choices,
+        "metavar": metavar,
+        "option": option,
+        "result": result,
+    }
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that `process` can be told, apart from LOGS and RUN.
+
+    Raises:
+        SettingsError: a value is out of its range, or two settings exclude each other.
+    """
+
+    gamma: float | None = _setting(
+        None, "unit", "discount factor; 0.99 where the log has no discounts of its own"
+    )
+    rho_bar: float = _setting(1.0, "clip", "clip of the ratio in the TD error, or none")
+    c_bar: float = _setting(1.0, "clip", "clip of the ratio in the trace, or none")
+    pg_rho_bar: float = _setting(1.0, "clip", "clip of the ratio in the advantage, or none")
+    lambda_: float = _setting(1.0, "unit", "factor on c alone (Espeholt et al. 2018, remark 2)")
+    columns: dict[str, str] = _setting(
+        {}, "map", "a canonical column and the expression it is read from", option="map"
+    )
+    preset: str = _setting("vtaudit", "text", "column names of a known ecosystem")
+    scores: str | None = _setting(
+        None, "path", "Parquet with the learner's target_log_prob, value, bootstrap_value by key"
+    )
+    targets: bool = _setting(True, "switch", "recompute targets, or audit alone")
+    windows: str = _setting(
+        "delivered",
+        "choice",
+        "what a window is: an unroll_id, or the whole trajectory stitched together",
+        choices=("delivered", "stitched"),
+    )
+    step_from: str | None = _setting(
+        None,
+        "choice",
+        "where step comes from: its column, or the order of the rows; default: as the preset says",
+        choices=("column", "order"),
+    )
+    end_of_trajectory: str | None = _setting(
+        None,
+        "choice",
+        "how the last row of each trajectory ended, where the log has no flags",
+        choices=("terminated", "truncated"),
+    )
+    action_space: str = _setting(
+        "auto",
+        "choice",
+        "discrete or continuous; auto: by the type of the action column",
+        choices=("auto", "discrete", "continuous"),
+    )
+    mask_policy: str = _setting(
+        "equal",
+        "choice",
+        "what the target mask may allow: just the behavior mask, or a subset of it",
+        choices=("equal", "subset"),
+    )
+    strict_flags: bool = _setting(False, "flag", "reject rows that are terminated and truncated")
+    log_prob_tolerance: float = _setting(
+        1e-3, "nonnegative", "how far above 0 a discrete log-prob may be, nats"
+    )
+    reconcile_tolerance: float = _setting(
+        1e-3, "nonnegative", "how far a log-prob may be from the one rebuilt from logits, nats"
+    )
+    expect: dict[str, tuple[str, ...]] = _setting(
+        {}, "expect", "the only values a lineage column may hold", metavar="COLUMN=VALUE,..."
+    )
+    learner_version: int | None = _setting(None, "int", "version of the policy being trained")
+    max_policy_lag: int | None = _setting(None, "int", "greatest lag a row may have, versions")
+    carry: tuple[str, ...] = _setting(
+        (), "list", "log columns to copy into the targets, or all", metavar="COLUMN,...|all"
+    )
+    weights: bool = _setting(False, "flag", "write rho, c and pg_rho too")
+    backend: str = _setting(
+        "auto",
+        "choice",
+        "what computes the targets; auto: triton with a GPU, else numba",
+        choices=("auto", "reference", "numba", "triton"),
+    )
+    device: str | None = _setting(None, "text", "cpu, cuda or cuda:N; default: as the backend")
+    dtype: str = _setting(
+        "float32", "choice", "type of the results", choices=("float32", "float64")
+    )
+    threads: int | None = _setting(
+        None, "count", "threads to work with; default: one per processor", result=False
+    )
+    max_reject_fraction: float | None = _setting(
+        None, "unit", "exit 1 where a greater share of the rows is rejected", result=False
+    )
+    fail_on: tuple[str, ...] = _setting(
+        (),
+        "list",
+        "exit 1 where a row has one of these reasons",
+        metavar="REASON,...",
+        result=False,
+    )
+    allow_unreadable: bool = _setting(
+        False, "flag", "do not exit 1 for unreadable files", result=False
+    )
+    overwrite: bool = _setting(False, "flag", "replace RUN if it is a vtaudit run", result=False)
+    tags: dict[str, str] = _setting(
+        {}, "map", "a note kept with the run", option="tag", metavar="KEY=VALUE", result=False
+    )
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            _check(item, getattr(self, item.name))
+        _check_names("expect", self.expect, LINEAGE)
+        _check_names("fail_on", self.fail_on, REASON_CODES)
+        if self.max_policy_lag is not None and self.learner_version is None:
+            raise SettingsError("max_policy_lag: needs learner_version too; add --learner-version")
+
+    def thresholds(self) -> dict[str, float]:
+        """Return the clips by kind: rho, c, pg_rho."""
+        return {"rho": self.rho_bar, "c": self.c_bar, "pg_rho": self.pg_rho_bar}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the settings as JSON values, infinity as "none"."""
+        return {key: _plain(value) for key, value in asdict(self).items()}
+
+    def fingerprint(self) -> str:
+        """Return a hash of the settings that results depend on."""
+        kept = {f.name for f in fields(self) if f.metadata["result"]}
+        body = {key: value for key, value in self.as_json().items() if key in kept}
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and math.isinf(value):
+        return "none"
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _check(item: Field[Any], value: Any) -> None:
+    """Check one value against the range that its kind allows."""
+    if value is None:
+        if item.default is None:
+            return
+        raise SettingsError(f"{item.name}: found nothing, expected {_expected(item)}")
+    kind = item.metadata["kind"]
+    good = value in item.metadata["choices"] if kind == "choice" else TESTS[kind](value)
+    if not good:
+        raise SettingsError(f"{item.name}: found {value!r}, expected {_expected(item)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+TESTS: dict[str, Callable[[Any], bool]] = {
+    "unit": lambda value: _is_number(value) and 0 <= value <= 1,
+    "clip": lambda value: _is_number(value) and value > 0,
+    "nonnegative": lambda value: _is_number(value) and 0 <= value < math.inf,
+    "count": lambda value: _is_whole(value) and value >= 1,
+    "int": _is_whole,
+    "flag": lambda value: isinstance(value, bool),
+    "switch": lambda value: isinstance(value, bool),
+    "map": lambda value: isinstance(value, dict),
+    "expect": lambda value: isinstance(value, dict),
+    "list": lambda value: isinstance(value, tuple),
+    "text": lambda value: isinstance(value, str),
+    "path": lambda value: isinstance(value, str),
+}
+
+
+def _expected(item: Field[Any]) -> str:
+    if item.metadata["choices"]:
+        return "one of " + ", ".join(item.metadata["choices"])
+    return {
+        "unit": "a number from 0 to 1",
+        "clip": "a number above 0, or none",
+        "nonnegative": "a number, 0 or above",
+        "count": "a whole number, 1 or above",
+        "int": "a whole number",
+        "flag": "true or false",
+        "switch": "true or false",
+        "map": "a table of names and text",
+        "expect": "a table of columns and lists of values",
+        "list": "a list of names",
+    }.get(item.metadata["kind"], "text")
+
+
+def _check_names(setting: str, names: Any, valid: tuple[str, ...]) -> None:
+    for name in names:
+        if name not in valid:
+            raise SettingsError(f"{setting}: unknown {name}{name_choices(name, valid)}")
+
+
+def parse_value(name: str, value: Any) -> Any:
+    """Bring a value from TOML or the command line into the form that `Settings` holds."""
+    kind = {f.name: f.metadata["kind"] for f in fields(Settings)}[name]
+    if kind == "clip":
+        return math.inf if value == "none" else _number(name, value)
+    if kind in ("unit", "nonnegative"):
+        return _number(name, value)
+    if kind == "list":
+        parts = value.split(",") if isinstance(value, str) else value
+        return tuple(str(part).strip() for part in parts)
+    if kind == "expect" and isinstance(value, dict):
+        return {key: _texts(item) for key, item in value.items()}
+    if kind == "map" and isinstance(value, dict):
+        return {key: str(item) for key, item in value.items()}
+    return value
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return a number for text that is one; anything else is left for the range check."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(value.split(","))
+    return tuple(str(item) for item in value) if isinstance(value, list | tuple) else (str(value),)
+
+
+def load_settings(
+    config: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> Settings:
+    """Return the settings of a TOML file with `overrides` on top; tables are merged by key.
+
+    Raises:
+        SettingsError: the file is not there or not TOML, a setting is unknown or out of range.
+    """
+    values = _read_toml(config) if config else {}
+    for name, value in (overrides or {}).items():
+        old = values.get(name)
+        values[name] = {**old, **value} if isinstance(old, dict) else value
+    valid = tuple(f.name for f in fields(Settings))
+    for name in values:
+        if name not in valid:
+            where = f"{config}: " if config else ""
+            raise SettingsError(f"{where}unknown setting {name}{name_choices(name, valid)}")
+    return replace(Settings(), **{name: parse_value(name, item) for name, item in values.items()})
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            found = tomllib.load(stream)
+    except FileNotFoundError:
+        raise SettingsError(f"{path}: no such config file") from None
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read as TOML: {error}") from None
+    return found

@@ -1,0 +1,21 @@
+"""V-trace targets: three backends behind two functions; the reference is the specification.
+
+Importing this package loads neither torch, Triton nor numba: each backend loads what it needs.
+"""
+
+from __future__ import annotations
+
+from vtaudit.kernels.backends import BACKENDS, has_cuda, resolve_backend
+from vtaudit.kernels.dense import vtrace
+from vtaudit.kernels.packed import vtrace_packed
+from vtaudit.kernels.targets import Thresholds, VTrace
+
+__all__ = [
+    "BACKENDS",
+    "Thresholds",
+    "VTrace",
+    "has_cuda",
+    "resolve_backend",
+    "vtrace",
+    "vtrace_packed",
+]

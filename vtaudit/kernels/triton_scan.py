@@ -1,0 +1,241 @@
+"""V-trace on a GPU: an associative scan in Triton over packed segments of any length.
+
+A program takes SEGMENTS segments and walks each from its last block of TIME rows to its first. A
+block is loaded latest row first, so a plain forward scan runs back in time; Delta and trace_length
+pass from block to block.
+
+Launch rule, fixed so that results never depend on what else is in a batch: a segment's TIME is the
+first of BLOCK_TIMES that holds it, else the last; SEGMENTS = BLOCK_ROWS / TIME; one launch for each
+TIME that occurs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+
+from vtaudit.kernels.targets import PackedRows, Thresholds, VTrace
+
+BLOCK_TIMES = (32, 128, 512)
+BLOCK_ROWS = 1024
+NUM_WARPS = 4
+
+# a product of gates that underflows is no cut: the smallest float64 lets NaN and inf pass through
+SMALLEST_GATE = tl.constexpr(5e-324)
+
+
+def scan_rows(
+    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: torch.dtype
+) -> VTrace:
+    """Return the V-trace targets of packed rows: `reference.scan_rows` as a scan of pairs.
+
+    A row is the map x -> delta_t + gamma_t c_t x of what follows it; maps compose associatively,
+    (a2, b2) after (a1, b1) = (a2 + b2 a1, b2 b1), and Delta_t is the composition of the segment's
+    maps from its last row to t, at 0. trace_length is the same scan of (1, c_t).
+
+    Args:
+        rows: tensors [N] and [S] on one device, float32 or float64.
+        offsets: [S + 1] on the host, the first row of each segment, and N.
+        thresholds: clip thresholds and lambda.
+        dtype: of the results, float32 or float64; the arithmetic is float64.
+    """
+    columns = [column.contiguous() for column in rows]
+    device = columns[0].device
+    count = len(columns[0])
+    outputs = torch.empty((8, count), dtype=dtype, device=device)
+    device_offsets = torch.tensor(offsets, device=device)
+    # as a tensor, since Triton takes a Python float as float32
+    parameters = torch.tensor(thresholds.parameters, dtype=torch.float64, device=device)
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        for time, segments in group_segments(offsets):
+            block = BLOCK_ROWS // time
+            vtrace_scan_kernel[(triton.cdiv(len(segments), block),)](
+                *columns,
+                device_offsets,
+                torch.tensor(segments, device=device),
+                parameters,
+                outputs,
+                len(segments),
+                count,
+                SEGMENTS=block,
+                TIME=time,
+                COMPUTE=tl.float64,
+                num_warps=NUM_WARPS,
+            )
+    value_target, advantage, *others = outputs.unbind()
+    return VTrace(value_target, advantage, rows.log_ratio, *others)
+
+
+def group_segments(offsets: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each TIME that occurs with the segments that it takes; empty segments go nowhere."""
+    lengths = np.diff(offsets)
+    classes = np.searchsorted(BLOCK_TIMES[:-1], lengths)
+    for number, time in enumerate(BLOCK_TIMES):
+        segments = np.flatnonzero((classes == number) & (lengths > 0))
+        if len(segments):
+            yield time, segments
+
+
+@triton.jit(do_not_specialize=["segment_count", "row_count"])  # type: ignore[untyped-decorator]
+def vtrace_scan_kernel(
+    log_ratio_ptr: tl.tensor,
+    value_ptr: tl.tensor,
+    reward_ptr: tl.tensor,
+    discount_ptr: tl.tensor,
+    bootstrap_ptr: tl.tensor,
+    offsets_ptr: tl.tensor,
+    segments_ptr: tl.tensor,
+    parameters_ptr: tl.tensor,
+    output_ptr: tl.tensor,
+    segment_count: tl.int64,
+    row_count: tl.int64,
+    SEGMENTS: tl.constexpr,
+    TIME: tl.constexpr,
+    COMPUTE: tl.constexpr,
+) -> None:
+    place = tl.program_id(0).to(tl.int64) * SEGMENTS + tl.arange(0, SEGMENTS)
+    is_taken = place < segment_count
+    segment = tl.load(segments_ptr + place, mask=is_taken, other=0)
+    start = tl.load(offsets_ptr + segment, mask=is_taken, other=0)
+    stop = tl.load(offsets_ptr + segment + 1, mask=is_taken, other=0)
+    bootstrap = tl.load(bootstrap_ptr + segment, mask=is_taken, other=0).to(COMPUTE)
+    delta_carry = tl.zeros([SEGMENTS], COMPUTE)
+    trace_carry = tl.zeros([SEGMENTS], COMPUTE)
+    for scanned in range(0, tl.max(stop - start, axis=0), TIME):
+        row = (stop - 1 - scanned)[:, None] - tl.arange(0, TIME)[None, :]
+        delta_carry, trace_carry = _scan_block(
+            (log_ratio_ptr + row, value_ptr + row, reward_ptr + row, discount_ptr + row),
+            (row >= start[:, None], row + 1 < stop[:, None]),
+            bootstrap[:, None],
+            (delta_carry, trace_carry),
+            parameters_ptr,
+            output_ptr + row,
+            row_count,
+            COMPUTE,
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scan_block(
+    pointers: tl.tuple,
+    masks: tl.tuple,
+    bootstrap: tl.tensor,
+    carries: tl.tuple,
+    parameters_ptr: tl.tensor,
+    output_ptr: tl.tensor,
+    row_count: tl.tensor,
+    COMPUTE: tl.constexpr,
+) -> tl.tuple:
+    is_row, is_followed = masks
+    log_ratio = tl.load(pointers[0], mask=is_row, other=0).to(COMPUTE)
+    value = tl.load(pointers[1], mask=is_row, other=0).to(COMPUTE)
+    reward = tl.load(pointers[2], mask=is_row, other=0).to(COMPUTE)
+    discount = tl.load(pointers[3], mask=is_row, other=0).to(COMPUTE)
+    # rows before the segment's first have discount 0 and log-ratio 0 and come last: they harm none
+    is_interior = is_followed & (discount != 0)
+    next_value = tl.load(pointers[1] + 1, mask=is_interior, other=0).to(COMPUTE)
+    next_value = tl.where(is_followed | (discount == 0), next_value, bootstrap)
+    rho = _clip_ratio(log_ratio, parameters_ptr)
+    c = _multiply(tl.load(parameters_ptr + 6), _clip_ratio(log_ratio, parameters_ptr + 1))
+    pg_rho = _clip_ratio(log_ratio, parameters_ptr + 2)
+
+    delta = _multiply(rho, reward + _multiply(discount, next_value) - value)
+    gate = tl.where(is_interior, c, 0.0)
+    delta_sum, trace_length = _scan_pairs(delta, discount * gate, gate, is_row, carries)
+    next_target = next_value + tl.where(is_interior, _shift(delta_sum, carries[0]), 0.0)
+    advantage = _multiply(pg_rho, reward + _multiply(discount, next_target) - value)
+
+    tl.store(output_ptr, value + delta_sum, mask=is_row)
+    tl.store(output_ptr + row_count, advantage, mask=is_row)
+    tl.store(output_ptr + 2 * row_count, rho, mask=is_row)
+    tl.store(output_ptr + 3 * row_count, c, mask=is_row)
+    tl.store(output_ptr + 4 * row_count, pg_rho, mask=is_row)
+    tl.store(output_ptr + 5 * row_count, delta, mask=is_row)
+    tl.store(output_ptr + 6 * row_count, next_value, mask=is_row)
+    tl.store(output_ptr + 7 * row_count, trace_length, mask=is_row)
+    return _take_last(delta_sum), _take_last(trace_length)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _scan_pairs(
+    delta: tl.tensor, decay: tl.tensor, gate: tl.tensor, is_row: tl.tensor, carries: tl.tuple
+) -> tl.tuple:
+    """Return Delta and trace_length of a block, latest row first; masked rows pass them on."""
+    ones = tl.full(delta.shape, 1.0, delta.dtype)
+    a, b, n, g = tl.associative_scan(
+        (
+            tl.where(is_row, delta, 0.0),
+            tl.where(is_row, decay, 1.0),
+            tl.where(is_row, ones, 0.0),
+            tl.where(is_row, gate, 1.0),
+        ),
+        1,
+        _append,
+    )
+    return _apply(a, b, carries[0][:, None]), _apply(n, g, carries[1][:, None])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _append(
+    a1: tl.tensor,
+    b1: tl.tensor,
+    n1: tl.tensor,
+    g1: tl.tensor,
+    a2: tl.tensor,
+    b2: tl.tensor,
+    n2: tl.tensor,
+    g2: tl.tensor,
+) -> tl.tuple:
+    """Compose the maps of two runs of rows, the second earlier in time.
+
+    NaN stays beyond a cut (a gate of 0), 0 stays below a product that overflows, and a product that
+    underflows is no cut. No calls in here: the interpreter would take seconds for them.
+    """
+    is_cut = b2 == 0
+    is_trace_cut = g2 == 0
+    a = tl.where(is_cut | (a1 == 0), a2, a2 + b2 * a1)
+    n = tl.where(is_trace_cut, n2, n2 + g2 * n1)
+    b = b2 * b1
+    b = tl.where(is_cut | (b1 == 0), 0.0, tl.where(b == 0, SMALLEST_GATE, b))
+    g = g2 * g1
+    g = tl.where(is_trace_cut | (g1 == 0), 0.0, tl.where(g == 0, SMALLEST_GATE, g))
+    return a, b, n, g
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _apply(a: tl.tensor, b: tl.tensor, carry: tl.tensor) -> tl.tensor:
+    return tl.where((b == 0) | (carry == 0), a, a + b * carry)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clip_ratio(log_ratio: tl.tensor, parameters_ptr: tl.tensor) -> tl.tensor:
+    """min(bar, exp(log_ratio)), decided on the logarithm; NaN stays NaN."""
+    bar = tl.load(parameters_ptr)
+    log_bar = tl.load(parameters_ptr + 3)
+    return tl.where(log_ratio > log_bar, bar, tl.exp(log_ratio))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _multiply(factor: tl.tensor, other: tl.tensor) -> tl.tensor:
+    """factor * other, and 0 where factor is 0, whatever stands behind it, NaN included."""
+    return tl.where(factor == 0, 0.0, factor * other)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _shift(delta_sum: tl.tensor, carry: tl.tensor) -> tl.tensor:
+    """Return each row's successor's Delta; before the block's first row that is the carry."""
+    place = tl.broadcast_to(tl.arange(0, delta_sum.shape[1])[None, :], delta_sum.shape)
+    shifted = tl.gather(delta_sum, tl.maximum(place - 1, 0), 1)
+    return tl.where(place == 0, carry[:, None], shifted)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_last(column: tl.tensor) -> tl.tensor:
+    is_last = tl.arange(0, column.shape[1]) == column.shape[1] - 1
+    return tl.sum(tl.where(is_last[None, :], column, 0.0), axis=1)

@@ -1,0 +1,150 @@
+"""Who was delivered: keys, duplicates, conflicts, windows and deliveries of one shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+NO_KEY = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The rows of a shard by key; rows of one key stand together.
+
+    Attributes:
+        key: number of the row's (trajectory_id, step), ascending; NO_KEY without one  # [N]
+        starts: first row of each key  # [K]
+        counts: rows of each key  # [K]
+        trajectory: number of each key's trajectory  # [K]
+        step: step of each key  # [K]
+    """
+
+    key: Ints
+    starts: Ints
+    counts: Ints
+    trajectory: Ints
+    step: Ints
+
+
+def number_keys(frame: pl.DataFrame, key_missing: Bools) -> Keys:
+    """Return the keys of rows that stand by (trajectory_id, step, file, row)."""
+    rows = np.flatnonzero(~key_missing)
+    trajectory = _run_numbers(frame["trajectory_id"])[rows]
+    step = frame["step"].fill_null(0).to_numpy()[rows]
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = (trajectory[1:] != trajectory[:-1]) | (step[1:] != step[:-1])
+    key = np.full(len(key_missing), NO_KEY, np.int64)
+    key[rows] = np.cumsum(is_first) - 1
+    firsts = np.flatnonzero(is_first)
+    return Keys(
+        key=key,
+        starts=rows[firsts],
+        counts=np.diff(firsts, append=len(rows)),
+        trajectory=trajectory[firsts],
+        step=step[firsts],
+    )
+
+
+def _run_numbers(column: pl.Series) -> Ints:
+    """Number the runs of equal values, null being a value of its own."""
+    return column.rle_id().cast(pl.Int64).to_numpy()
+
+
+def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> Bools:
+    """Return the rows whose key another row has with a different payload  # [N].
+
+    Equal means NaN = NaN, -0.0 = 0.0 and null = null; every copy of such a key is a conflict.
+    """
+    conflict = np.zeros(frame.height, np.bool_)
+    repeated = (keys.key != NO_KEY) & (keys.counts[keys.key] > 1) if len(keys.counts) else conflict
+    rows = np.flatnonzero(repeated)
+    if not len(rows):
+        return conflict
+    copies = frame.select(payload)[rows]
+    firsts = frame.select(payload)[keys.starts[keys.key[rows]]]
+    differs = np.zeros(len(rows), np.bool_)
+    for name in payload:
+        differs |= ~copies[name].eq_missing(firsts[name]).to_numpy()
+    torn = np.zeros(len(keys.counts), np.bool_)
+    torn[keys.key[rows[differs]]] = True
+    conflict[rows] = torn[keys.key[rows]]
+    return conflict
+
+
+def find_duplicates(keys: Keys, conflict: Bools, has_reason: Bools) -> Bools:
+    """Return every copy of a key but the kept one  # [N].
+
+    Kept is the first copy without another reason, else the first; conflicting copies are no
+    duplicates.
+    """
+    duplicate = np.zeros(len(conflict), np.bool_)
+    rows = np.flatnonzero((keys.key != NO_KEY) & ~conflict)
+    if not len(rows):
+        return duplicate
+    duplicate[rows] = True
+    duplicate[keys.starts[keys.key[rows]]] = False
+    sound = rows[~has_reason[rows]]
+    first_sound = np.full(len(keys.counts), -1, np.int64)
+    first_sound[keys.key[sound[::-1]]] = sound[::-1]
+    moved = first_sound[first_sound >= 0]
+    duplicate[keys.starts[keys.key[moved]]] = True
+    duplicate[moved] = False
+    return duplicate & ~conflict
+
+
+def number_windows(frame: pl.DataFrame, keys: Keys, *, stitched: bool) -> Ints:
+    """Return the number of each row's window; NO_KEY for rows without a key  # [N].
+
+    A window is (trajectory_id, unroll_id), a null unroll_id being one of them; stitched windows
+    are whole trajectories.
+    """
+    has_key = keys.key != NO_KEY
+    window = np.full(len(has_key), NO_KEY, np.int64)
+    columns = [keys.trajectory[keys.key[has_key]]]
+    if not stitched and "unroll_id" in frame.columns:
+        columns.append(code_values(frame["unroll_id"])[has_key])
+    window[has_key] = combine_codes(*columns)
+    return window
+
+
+def code_values(column: pl.Series) -> Ints:
+    """Return a number for each distinct value, in order of appearance, null being 0  # [N]."""
+    codes = column.to_arrow().dictionary_encode().indices.cast("int64")
+    return np.asarray(codes.fill_null(-1)) + 1
+
+
+def combine_codes(*columns: Ints) -> Ints:
+    """Return one number per distinct combination of the columns, from 0, in their order  # [N]."""
+    code = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code = code * (int(column.max(initial=0)) + 1) + column
+        code = np.unique(code, return_inverse=True)[1].astype(np.int64)
+    return code
+
+
+def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
+    """Return the number of each row's delivery; NO_KEY for rows without a key  # [N].
+
+    The k-th copy of a key within a window of a file belongs to that window's k-th delivery there.
+    """
+    delivery = np.full(len(window), NO_KEY, np.int64)
+    rows = np.flatnonzero(keys.key != NO_KEY)
+    if not len(rows):
+        return delivery
+    place = combine_codes(window[rows], file[rows])
+    copy = np.zeros(len(rows), np.int64)
+    if (keys.counts > 1).any():
+        order = np.lexsort((np.arange(len(rows)), place, keys.key[rows]))
+        is_first = np.ones(len(rows), np.bool_)
+        is_first[1:] = (np.diff(keys.key[rows][order]) != 0) | (np.diff(place[order]) != 0)
+        begin = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
+        copy[order] = np.arange(len(rows)) - begin
+    delivery[rows] = combine_codes(place, copy)
+    return delivery

@@ -1,0 +1,245 @@
+"""The run: plan, read into shards, take each shard from start to end, finish."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from vtaudit import audit
+from vtaudit.clock import Clock
+from vtaudit.config import DEFAULT_GAMMA, Settings
+from vtaudit.counts import RUN, SCHEMA, merge_counts
+from vtaudit.plan import Plan, make_plan, versions
+from vtaudit.reading import LogRows, read_log
+from vtaudit.reasons import Warn
+from vtaudit.records import InputFile
+from vtaudit.shard import ShardResult, run_shard
+from vtaudit.store import open_workspace, write_manifest, write_table
+
+Progress = Callable[[str, int, int], None]
+NAMED_KEYS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What `process` did.
+
+    Attributes:
+        path: the run directory.
+        run_id: hash of settings, inputs and version.
+        summary: the row of the table `summary`.
+        audit: the rows of the table `audit`.
+        findings: limits that were passed; the command exits with 1 where there are any.
+        notes: what a person should know of the inputs.
+    """
+
+    path: Path
+    run_id: str
+    summary: dict[str, Any]
+    audit: list[dict[str, Any]]
+    findings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def process(
+    logs: Sequence[str | Path] | str | Path,
+    out: str | Path,
+    settings: Settings | None = None,
+    *,
+    progress: Progress | None = None,
+) -> RunResult:
+    """Audit the logged trajectories below `logs`, recompute their targets, and write `out`.
+
+    Args:
+        logs: directories or files of Parquet.
+        out: the run directory; it appears whole, when the run is done.
+        settings: defaults where left out.
+        progress: called with a stage, what is done and how much there is.
+
+    Raises:
+        SettingsError: settings that contradict each other, the log or the state of the disk.
+        SchemaError: a needed column is missing or has a type that the contract does not allow.
+        InputError: inputs or disk failed.
+        EngineError: the backend or device asked for is not there.
+        LawError: the counts do not add up: a bug in vtaudit.
+    """
+    paths = [Path(logs)] if isinstance(logs, str | Path) else [Path(log) for log in logs]
+    settings, out = settings or Settings(), Path(out)
+    tell = progress or (lambda stage, done, total: None)
+    clock = Clock()
+    with open_workspace(out, overwrite=settings.overwrite) as work:
+        with clock.stage("plan"):
+            plan = make_plan(paths, settings)
+        with clock.stage("read"):
+            log = _read(plan, work, tell)
+        gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
+        plan = replace(plan, settings=replace(plan.settings, gamma=gamma))
+        with clock.stage("shards"):
+            shards = _run_shards(plan, log, work, clock, tell)
+        return _finish(plan, paths, log.files, _add_up(log, shards), work, out, clock)
+
+
+def _read(plan: Plan, work: Path, tell: Progress) -> LogRows:
+    total, done = sum(file.rows or 0 for file in plan.readable), 0
+
+    def tick(rows: int) -> None:
+        nonlocal done
+        done += rows
+        tell("reading rows", done, total)
+
+    return read_log(plan, work / "spill", tick)
+
+
+def _run_shards(
+    plan: Plan, log: LogRows, work: Path, clock: Clock, tell: Progress
+) -> list[ShardResult]:
+    total = log.rows.shards
+    results = []
+    with ThreadPoolExecutor(plan.settings.threads) as pool:
+        futures = [pool.submit(run_shard, plan, log, k, work, clock) for k in range(total)]
+        try:
+            for done, future in enumerate(futures, 1):
+                results.append(future.result())
+                tell("computing shards", done, total)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results
+
+
+def _add_up(log: LogRows, shards: Sequence[ShardResult]) -> ShardResult:
+    """Return the sum of the shards, with the padding and the scores that no row has."""
+    surplus = sum(shard.surplus for shard in shards)
+    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
+    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
+    counts = merge_counts([log.padding, extra, *(shard.counts for shard in shards)])
+    unscored = [key for shard in shards for key in shard.unscored]
+    unused = [key for shard in shards for key in shard.unused]
+    return ShardResult(counts, surplus, tuple(unscored[:NAMED_KEYS]), tuple(unused[:NAMED_KEYS]))
+
+
+def _finish(
+    plan: Plan,
+    logs: Sequence[Path],
+    files: Sequence[InputFile],
+    whole: ShardResult,
+    work: Path,
+    out: Path,
+    clock: Clock,
+) -> RunResult:
+    """Write the audit tables and the manifest; hold them against the laws."""
+    settings = plan.settings
+    with clock.stage("audit"):
+        counts = audit.counts_of(whole.counts, RUN, RUN)
+        unknown = audit.unknown_counts(
+            ordered=settings.step_from == "order",
+            targets=settings.targets,
+            ratio=plan.shape.has("target_log_prob"),
+        )
+        rows = audit.audit_rows(counts, unknown, zeros=True)
+        summary = audit.summary_row(rows, counts, files)
+        tables = {
+            "summary": [summary],
+            "audit": rows,
+            "audit_by": audit.audit_by_rows(whole.counts, unknown),
+            "files": audit.file_rows(files),
+        }
+        audit.check_laws(work, counts, targets=settings.targets)
+    resolved, tags = settings.as_json(), settings.tags
+    tables["runs"] = [audit.run_row(resolved, versions(), tags, clock.seconds)]
+    written = {name: audit.make_table(name, plan.run_id, body) for name, body in tables.items()}
+    for name, table in written.items():
+        write_table(table, work / "audit" / f"{name}.parquet")
+    audit.write_duckdb(work / "audit.duckdb", written)
+    notes = _notes(plan, files, whole, counts)
+    write_manifest(work, _manifest(plan, logs, files, summary, notes, work))
+    return RunResult(out, plan.run_id, summary, rows, _findings(settings, summary, files), notes)
+
+
+def _manifest(
+    plan: Plan,
+    logs: Sequence[Path],
+    files: Sequence[InputFile],
+    summary: dict[str, Any],
+    notes: Sequence[str],
+    work: Path,
+) -> dict[str, Any]:
+    outputs = sorted(path for path in work.rglob("*") if path.is_file())
+    return {
+        "run_id": plan.run_id,
+        "versions": versions(),
+        "settings": plan.settings.as_json(),
+        "tags": plan.settings.tags,
+        "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
+        "scored": list(plan.scored),
+        "logs": [str(log.absolute()) for log in logs],
+        "inputs": [_fingerprint(file) for file in files],
+        "scores": [_fingerprint(file) for file in plan.scores],
+        "outputs": {path.relative_to(work).as_posix(): _output(path) for path in outputs},
+        "counts": summary,
+        "notes": list(notes),
+    }
+
+
+def _fingerprint(file: InputFile) -> dict[str, Any]:
+    return {
+        "name": file.name,
+        "bytes": file.size,
+        "mtime_ns": file.mtime_ns,
+        "sha256": file.sha256,
+        "error": file.error,
+    }
+
+
+def _output(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"bytes": path.stat().st_size, "sha256": digest}
+
+
+def _notes(
+    plan: Plan, files: Sequence[InputFile], whole: ShardResult, counts: audit.Counts
+) -> tuple[str, ...]:
+    """Return what a person should know of the inputs, a sentence each."""
+    notes = [f"unreadable: {file.name}: {file.error}" for file in files if file.error is not None]
+    readable = {file.name for file in files if file.error is None}
+    for name, present in plan.shape.present.items():
+        lacking = sorted(readable - present)
+        if lacking and name not in plan.scored:
+            notes.append(f"column {name}: absent in {len(lacking)} files, as {lacking[0]}")
+    for warning, keys in (
+        (Warn.SCORE_MISSING, whole.unscored),
+        (Warn.SCORE_SURPLUS, whole.unused),
+    ):
+        count = counts.get(("warning", warning.code), 0)
+        if count:
+            named = "; ".join(f"{trajectory} step {step}" for trajectory, step in keys)
+            notes.append(f"scores: {count} {warning.text}, as {named}")
+    notes += [f"preset {plan.settings.preset} assumes: {text}" for text in plan.assumes]
+    return tuple(notes)
+
+
+def _findings(
+    settings: Settings, summary: dict[str, Any], files: Sequence[InputFile]
+) -> tuple[str, ...]:
+    """Return the limits that were passed, a sentence each."""
+    found = []
+    received, rejected = summary["received"], summary["rejected"]
+    limit = settings.max_reject_fraction
+    if limit is not None and rejected > limit * received:
+        found.append(
+            f"{rejected} of {received} rows rejected, more than max_reject_fraction {limit}"
+        )
+    for code in settings.fail_on:
+        if summary[f"rejected_any_{code}"]:
+            found.append(f"fail_on {code}: {summary[f'rejected_any_{code}']} rows")
+    bad = sum(file.error is not None for file in files)
+    if bad and not settings.allow_unreadable:
+        found.append(f"{bad} of {len(files)} files unreadable")
+    return tuple(found)

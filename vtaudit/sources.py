@@ -1,0 +1,157 @@
+"""List and fingerprint the input files; open each one alone; decode it in batches."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vtaudit.errors import InputError
+from vtaudit.records import InputFile
+
+BATCH_ROWS = 65_536
+HASH_CHUNK_BYTES = 1 << 20
+FOREIGN_STARTS = {
+    b"\x1f\x8b": "gzip data",
+    b"ARROW1": "an Arrow IPC file",
+    b"version https://git-lfs": "a Git LFS pointer",
+    b"<": "HTML or XML",
+    b"{": "JSON",
+}
+
+
+def list_inputs(logs: Sequence[Path]) -> list[InputFile]:
+    """Return every *.parquet at or below `logs`, in natural order of their names.
+
+    Names and directories that begin with "." or "_" are left out, and symbolic links to
+    directories are not followed. A name is relative to its LOGS argument; with several arguments
+    their last path component, made unique, comes first.
+
+    Raises:
+        InputError: an argument does not exist, or no Parquet file stands below it.
+    """
+    found = []
+    for log, label in zip(logs, _labels(logs), strict=True):
+        if not log.exists():
+            raise InputError(f"{log}: no such file or directory; expected a log directory")
+        paths = list(_walk(log)) if log.is_dir() else [log]
+        if not paths:
+            raise InputError(f"{log}: no *.parquet file in it; expected a directory of Parquet")
+        base = log if log.is_dir() else log.parent
+        found += [InputFile(path, _name(path, base, label)) for path in paths]
+    return sorted(found, key=lambda file: natural_key(file.name))
+
+
+def _labels(logs: Sequence[Path]) -> list[str]:
+    if len(logs) == 1:
+        return [""]
+    labels: list[str] = []
+    for log in logs:
+        last = log.resolve().name or "log"
+        label, copy = last, 2
+        while label in labels:
+            label, copy = f"{last}-{copy}", copy + 1
+        labels.append(label)
+    return labels
+
+
+def _name(path: Path, base: Path, label: str) -> str:
+    name = "/".join(part for part in (label, path.relative_to(base).as_posix()) if part)
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be listed: {error.strerror}") from None
+    for entry in entries:
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        elif entry.name.endswith(".parquet") and not entry.is_dir():
+            yield Path(entry.path)
+
+
+def natural_key(name: str) -> tuple[list[str | int], bytes]:
+    """Return a sort key in which w_2 stands before w_10; ties go by bytes."""
+    parts = re.split(r"([0-9]+)", name)
+    return [int(part) if place % 2 else part for place, part in enumerate(parts)], name.encode()
+
+
+def examine(file: InputFile) -> InputFile:
+    """Return `file` with size, hash, schema and row count, or with the error that prevents it."""
+    try:
+        status = file.path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError("not a regular file")
+        file = replace(file, size=status.st_size, mtime_ns=status.st_mtime_ns)
+        file = replace(file, sha256=_sha256(file.path))
+        with _open(file.path) as parquet:
+            names = parquet.schema_arrow.names
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise InputError(f"two columns are named {', '.join(twice)}")
+            meta = parquet.metadata
+            groups = [meta.row_group(k).total_byte_size for k in range(meta.num_row_groups)]
+            return replace(
+                file,
+                schema=parquet.schema_arrow,
+                rows=meta.num_rows,
+                decoded_bytes=sum(groups),
+            )
+    except InputError as error:
+        return replace(file, error=str(error))
+    except (OSError, pa.ArrowException) as error:
+        return replace(file, error=_describe(file.path, error))
+
+
+def _open(path: Path) -> pq.ParquetFile:
+    return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _describe(path: Path, error: Exception) -> str:
+    """Return the error in one line, with what the file really is where its first bytes tell."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(32)
+    except OSError:
+        return text
+    if not start:
+        return "the file is empty"
+    kinds = [kind for mark, kind in FOREIGN_STARTS.items() if start.startswith(mark)]
+    return f"not Parquet but {kinds[0]}" if kinds else text
+
+
+def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Decode `columns` of one file in batches, page checksums verified where there are any.
+
+    Raises:
+        InputError: a page cannot be decoded, or the file changed while it was read.
+    """
+    try:
+        with _open(file.path) as parquet:
+            wanted = list(columns) or parquet.schema_arrow.names[:1]
+            yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
+        status = file.path.stat()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(_describe(file.path, error)) from None
+    if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise InputError("the file changed while it was read; run again once it is whole")

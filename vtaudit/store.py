@@ -1,0 +1,158 @@
+"""The run directory: work beside it, atomic parts, manifest, one rename that publishes it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vtaudit.errors import InputError, SettingsError
+
+MANIFEST = "manifest.json"
+MANIFEST_FORMAT = "vtaudit run v1"
+COMPRESSION = "zstd"
+COMPRESSION_LEVEL = 1
+
+
+def check_target(out: Path, *, overwrite: bool) -> None:
+    """Refuse a RUN that exists, unless it is a vtaudit run and may be replaced.
+
+    Raises:
+        SettingsError: RUN exists and may not be replaced.
+    """
+    if not out.exists() and not out.is_symlink():
+        return
+    if not overwrite:
+        raise SettingsError(
+            f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
+        )
+    if not _is_run(out):
+        raise SettingsError(
+            f"{out}: exists and holds no vtaudit manifest; --overwrite replaces vtaudit runs only"
+        )
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(manifest, dict) and manifest.get("format") == MANIFEST_FORMAT
+
+
+@contextmanager
+def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Give a hidden directory beside `out` to work in; publish it as `out` if the body succeeds.
+
+    Nothing is left behind where the body fails.
+
+    Raises:
+        SettingsError: `out` exists and may not be replaced, or another process works on it.
+        InputError: the disk failed.
+    """
+    check_target(out, overwrite=overwrite)
+    work = out.absolute().parent / f".{out.absolute().name}.vtaudit"
+    try:
+        work.parent.mkdir(parents=True, exist_ok=True)
+        work.mkdir(exist_ok=True)
+        lock = os.open(work, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"{out}: cannot be made: {error.strerror}") from None
+    try:
+        _claim(lock, out)
+        _clear(work)
+        try:
+            yield work
+            check_target(out, overwrite=overwrite)
+            _publish(work, out.absolute())
+        except BaseException:
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    finally:
+        os.close(lock)
+
+
+def _claim(lock: int, out: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise SettingsError(
+            f"{out}: another vtaudit process is writing it; wait for it, or name another --out"
+        ) from None
+
+
+def _clear(work: Path) -> None:
+    for entry in work.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _publish(work: Path, out: Path) -> None:
+    for directory, _, _ in os.walk(work):
+        sync(Path(directory))
+    old = out.parent / f".{out.name}.replaced"
+    if out.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        out.rename(old)
+    work.rename(out)
+    sync(out.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Flush a file or directory to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) -> None:
+    """Write one Parquet file with page checksums, and flush it to the disk.
+
+    Args:
+        table: its schema is one of schemas/, carried columns apart.
+        path: where to; its directory is made.
+        statistics: columns that get min/max statistics; never one that can hold NaN, which they
+            would hide from a query.
+
+    Raises:
+        InputError: the disk failed.
+    """
+    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            table,
+            path,
+            compression=COMPRESSION,
+            compression_level=COMPRESSION_LEVEL,
+            use_dictionary=texts,
+            write_statistics=list(statistics),
+            write_page_checksum=True,
+        )
+        sync(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def write_manifest(work: Path, body: dict[str, Any]) -> None:
+    """Write the manifest, the last file of a run."""
+    path = work / MANIFEST
+    text = json.dumps({"format": MANIFEST_FORMAT, **body}, indent=2, ensure_ascii=False)
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+        sync(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from None
