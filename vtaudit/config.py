@@ -6,12 +6,13 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import Field, asdict, dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from vtaudit.errors import SettingsError, name_choices
+from vtaudit.ranges import KINDS
 from vtaudit.reasons import Reason
 
 DEFAULT_GAMMA = 0.99
@@ -157,11 +158,11 @@ class Settings:
 
     def as_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, infinity as "none"."""
-        return {key: _plain(value) for key, value in asdict(self).items()}
+        return {key.rstrip("_"): _plain(value) for key, value in asdict(self).items()}
 
     def fingerprint(self) -> str:
         """Return a hash of the settings that results depend on."""
-        kept = {f.name for f in fields(self) if f.metadata["result"]}
+        kept = {f.name.rstrip("_") for f in fields(self) if f.metadata["result"]}
         body = {key: value for key, value in self.as_json().items() if key in kept}
         return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
@@ -177,56 +178,14 @@ def _plain(value: Any) -> Any:
 
 
 def _check(item: Field[Any], value: Any) -> None:
-    """Check one value against the range that its kind allows."""
-    if value is None:
-        if item.default is None:
-            return
-        raise SettingsError(f"{item.name}: found nothing, expected {_expected(item)}")
-    kind = item.metadata["kind"]
-    good = value in item.metadata["choices"] if kind == "choice" else TESTS[kind](value)
-    if not good:
-        raise SettingsError(f"{item.name}: found {value!r}, expected {_expected(item)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-TESTS: dict[str, Callable[[Any], bool]] = {
-    "unit": lambda value: _is_number(value) and 0 <= value <= 1,
-    "clip": lambda value: _is_number(value) and value > 0,
-    "nonnegative": lambda value: _is_number(value) and 0 <= value < math.inf,
-    "count": lambda value: _is_whole(value) and value >= 1,
-    "int": _is_whole,
-    "flag": lambda value: isinstance(value, bool),
-    "switch": lambda value: isinstance(value, bool),
-    "map": lambda value: isinstance(value, dict),
-    "expect": lambda value: isinstance(value, dict),
-    "list": lambda value: isinstance(value, tuple),
-    "text": lambda value: isinstance(value, str),
-    "path": lambda value: isinstance(value, str),
-}
-
-
-def _expected(item: Field[Any]) -> str:
-    if item.metadata["choices"]:
-        return "one of " + ", ".join(item.metadata["choices"])
-    return {
-        "unit": "a number from 0 to 1",
-        "clip": "a number above 0, or none",
-        "nonnegative": "a number, 0 or above",
-        "count": "a whole number, 1 or above",
-        "int": "a whole number",
-        "flag": "true or false",
-        "switch": "true or false",
-        "map": "a table of names and text",
-        "expect": "a table of columns and lists of values",
-        "list": "a list of names",
-    }.get(item.metadata["kind"], "text")
+    """Check one value against its choices or the range of its kind."""
+    choices, kind = item.metadata["choices"], KINDS[item.metadata["kind"]]
+    expected = "one of " + ", ".join(choices) if choices else kind.expected
+    if value is None and item.default is None:
+        return
+    if not kind.holds(value) or (choices and value not in choices):
+        found = "nothing" if value is None else repr(value)
+        raise SettingsError(f"{item.name.rstrip('_')}: found {found}, expected {expected}")
 
 
 def _check_names(setting: str, names: Any, valid: tuple[str, ...]) -> None:
@@ -273,19 +232,23 @@ def load_settings(
 ) -> Settings:
     """Return the settings of a TOML file with `overrides` on top; tables are merged by key.
 
+    Args:
+        config: TOML whose keys are the settings' names.
+        overrides: values by field name of `Settings`.
+
     Raises:
         SettingsError: the file is not there or not TOML, a setting is unknown or out of range.
     """
     values = _read_toml(config) if config else {}
+    valid = {f.name.rstrip("_"): f.name for f in fields(Settings)}
+    for name in values:
+        if name not in valid:
+            raise SettingsError(f"{config}: unknown setting {name}{name_choices(name, valid)}")
+    values = {valid[name]: value for name, value in values.items()}
     for name, value in (overrides or {}).items():
         old = values.get(name)
         values[name] = {**old, **value} if isinstance(old, dict) else value
-    valid = tuple(f.name for f in fields(Settings))
-    for name in values:
-        if name not in valid:
-            where = f"{config}: " if config else ""
-            raise SettingsError(f"{where}unknown setting {name}{name_choices(name, valid)}")
-    return replace(Settings(), **{name: parse_value(name, item) for name, item in values.items()})
+    return Settings(**{name: parse_value(name, value) for name, value in values.items()})
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -1,0 +1,55 @@
+"""The kinds of settings: what each kind may hold, in code and in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a kind of setting may hold."""
+
+    holds: Callable[[Any], bool]
+    expected: str
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+KINDS = {
+    "unit": Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
+    "clip": Kind(lambda value: _is_number(value) and value > 0, "a number above 0, or none"),
+    "nonnegative": Kind(
+        lambda value: _is_number(value) and 0 <= value < math.inf, "a number, 0 or above"
+    ),
+    "count": Kind(lambda value: _is_whole(value) and value >= 1, "a whole number, 1 or above"),
+    "int": Kind(_is_whole, "a whole number"),
+    "flag": Kind(_is_flag, "true or false"),
+    "switch": Kind(_is_flag, "true or false"),
+    "map": Kind(_is_table, "a table of names and text"),
+    "expect": Kind(_is_table, "a table of columns and lists of values"),
+    "list": Kind(lambda value: isinstance(value, tuple), "a list of names"),
+    "choice": Kind(_is_text, "text"),
+    "text": Kind(_is_text, "text"),
+    "path": Kind(_is_text, "a path"),
+}
