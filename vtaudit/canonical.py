@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.types as pat
 
-from vtaudit.errors import InputError, SchemaError
+from vtaudit.errors import SchemaError, UnreadableError
 from vtaudit.schemas import Column, load_columns
 
 LOG_COLUMNS: dict[str, Column] = {column.name: column for column in load_columns("trajectory_log")}
@@ -178,7 +178,7 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
     0, 1, or NOT_A_FLAG for anything else; a mask element that is neither 0 nor 1 becomes null.
 
     Raises:
-        InputError: a value does not fit its type, as an unsigned id above 2^63 - 1.
+        UnreadableError: a value does not fit its type, as an unsigned id above 2^63 - 1.
     """
     rows = pl.int_range(start, start + height, dtype=pl.Int64, eager=True).alias("row")
     columns = []
@@ -190,7 +190,7 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
     try:
         return pl.DataFrame([rows, *frame.iter_columns()]).select("row", *columns)
     except pl.exceptions.InvalidOperationError as error:
-        raise InputError(f"a value does not fit its column: {error}") from None
+        raise UnreadableError(f"a value does not fit its column: {error}") from None
 
 
 def _cast(found: pl.DataType, name: str, dtype: pl.DataType) -> pl.Expr:

@@ -14,6 +14,7 @@ import click
 
 from vtaudit.config import Settings, load_settings, parse_value
 from vtaudit.errors import SettingsError, VtauditError
+from vtaudit.ranges import KINDS
 from vtaudit.reasons import Reason, Warn
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ class Vtaudit(click.Group):
         except VtauditError as error:
             click.echo(f"vtaudit: {error}", err=True)
             ctx.exit(error.exit_code)
+        except KeyboardInterrupt:
+            click.echo("vtaudit: interrupted; nothing was published", err=True)
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(cls=Vtaudit, context_settings={"help_option_names": ["-h", "--help"]})
@@ -50,30 +54,25 @@ def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _option(item: Field[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    kind, metadata = item.metadata["kind"], item.metadata
+    metadata, kind = item.metadata, item.metadata["kind"]
     name = "--" + (metadata["option"] or item.name).rstrip("_").replace("_", "-")
-    default = "" if item.default in (None, (), "") or kind in ("map", "expect") else item.default
-    text = metadata["help"] + (f"  [default: {default}]" if _shows(kind, default) else "")
-    common = {"help": text, "default": None}
+    metavar = metadata["metavar"] or KINDS[kind].metavar
+    text, shown = metadata["help"], _shown_default(item)
+    if shown:
+        text += f"  [default: {shown}]"
     if kind in ("flag", "switch"):
-        return click.option(NEGATED.get(item.name, name), item.name, is_flag=True, **common)
+        declared = NEGATED.get(item.name, name)
+        return click.option(declared, item.name, is_flag=True, default=None, help=text)
     if kind in ("map", "expect"):
-        metavar = metadata["metavar"] or "COLUMN=EXPRESSION"
-        common = {"help": text, "multiple": True, "metavar": metavar}
-        return click.option(name, item.name, **common)
-    types: dict[str, Any] = {
-        "choice": lambda: click.Choice(metadata["choices"]),
-        "int": lambda: click.INT,
-        "count": lambda: click.INT,
-        "path": lambda: click.Path(),
-    }
-    metavar = metadata["metavar"] or {"unit": "NUMBER", "clip": "NUMBER|none"}.get(kind)
-    type_ = types.get(kind, lambda: click.STRING)()
-    return click.option(name, item.name, type=type_, metavar=metavar, **common)
+        return click.option(name, item.name, multiple=True, metavar=metavar, help=text)
+    types: dict[str, Any] = {"int": click.INT, "count": click.INT, "path": click.Path()}
+    type_ = click.Choice(metadata["choices"]) if kind == "choice" else types.get(kind, click.STRING)
+    return click.option(name, item.name, type=type_, default=None, metavar=metavar, help=text)
 
 
-def _shows(kind: str, default: object) -> bool:
-    return kind not in ("flag", "switch") and default != ""
+def _shown_default(item: Field[Any]) -> str:
+    is_plain = isinstance(item.default, str | float) and not isinstance(item.default, bool)
+    return str(item.default) if is_plain else ""
 
 
 @main.command()

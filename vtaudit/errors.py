@@ -4,6 +4,7 @@ VtauditError
 ├── SettingsError   2   wrong usage or settings
 ├── SchemaError     3   a file or table does not have the promised columns or types
 ├── InputError      3   an input or the disk failed
+│   └── UnreadableError     one file of the log cannot be read
 ├── EngineError     3   a backend or device is not there or failed
 └── LawError       70   counts that must add up do not: a bug in vtaudit
 """
@@ -32,6 +33,10 @@ class SchemaError(VtauditError):
 
 class InputError(VtauditError):
     """An input could not be found or read, or the disk failed."""
+
+
+class UnreadableError(InputError):
+    """One file of the log cannot be read; the run goes on without it and counts it."""
 
 
 class EngineError(VtauditError):

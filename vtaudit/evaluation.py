@@ -27,7 +27,7 @@ from polars import (
 )
 from pyarrow import types
 
-from vtaudit.errors import InputError, SchemaError
+from vtaudit.errors import SchemaError, UnreadableError
 from vtaudit.expressions import Call
 
 _LISTS = (
@@ -48,7 +48,7 @@ def read_column(
 
     Raises:
         SchemaError: no canonical column can come from this type.
-        InputError: text that is no UTF-8, or more than 2^31 bytes or elements in one batch.
+        UnreadableError: text that is no UTF-8, or more than 2^31 bytes or elements in one batch.
     """
     chunks = [column]
     if isinstance(column, pyarrow.ChunkedArray):
@@ -61,7 +61,7 @@ def read_column(
     except pyarrow.ArrowNotImplementedError as error:
         raise SchemaError(f"column {text}: type {chunks[0].type} cannot be mapped") from error
     except pyarrow.ArrowInvalid as error:
-        raise InputError(f"column {text}: {error}") from error
+        raise UnreadableError(f"column {text}: {error}") from error
 
 
 def plain_array(array: pyarrow.Array) -> pyarrow.Array:

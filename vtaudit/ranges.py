@@ -14,6 +14,7 @@ class Kind:
 
     holds: Callable[[Any], bool]
     expected: str
+    metavar: str | None = None
 
 
 def _is_number(value: Any) -> bool:
@@ -37,16 +38,20 @@ def _is_table(value: Any) -> bool:
 
 
 KINDS = {
-    "unit": Kind(lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1"),
-    "clip": Kind(lambda value: _is_number(value) and value > 0, "a number above 0, or none"),
+    "unit": Kind(
+        lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "NUMBER"
+    ),
+    "clip": Kind(
+        lambda value: _is_number(value) and value > 0, "a number above 0, or none", "NUMBER|none"
+    ),
     "nonnegative": Kind(
-        lambda value: _is_number(value) and 0 <= value < math.inf, "a number, 0 or above"
+        lambda value: _is_number(value) and 0 <= value < math.inf, "a number, 0 or above", "NUMBER"
     ),
     "count": Kind(lambda value: _is_whole(value) and value >= 1, "a whole number, 1 or above"),
     "int": Kind(_is_whole, "a whole number"),
     "flag": Kind(_is_flag, "true or false"),
     "switch": Kind(_is_flag, "true or false"),
-    "map": Kind(_is_table, "a table of names and text"),
+    "map": Kind(_is_table, "a table of names and text", "COLUMN=EXPRESSION"),
     "expect": Kind(_is_table, "a table of columns and lists of values"),
     "list": Kind(lambda value: isinstance(value, tuple), "a list of names"),
     "choice": Kind(_is_text, "text"),

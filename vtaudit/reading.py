@@ -14,7 +14,7 @@ import pyarrow as pa
 from vtaudit import mapping as mappings
 from vtaudit.canonical import PRESENT, TOLD_APART, cast_frame
 from vtaudit.counts import SCOPES, count_padding, merge_counts
-from vtaudit.errors import InputError, SchemaError, SettingsError
+from vtaudit.errors import InputError, SchemaError, SettingsError, UnreadableError
 from vtaudit.evaluation import read_column
 from vtaudit.plan import KEYS, Plan
 from vtaudit.records import InputFile
@@ -118,7 +118,7 @@ def _read_file(plan: Plan, log: LogRows, place: int) -> int:
             if sum(part.height for part in waiting) >= SPILL_ROWS:
                 _spill(log, waiting)
         _spill(log, waiting)
-    except InputError as error:
+    except UnreadableError as error:
         log.files[place] = replace(file, error=str(error))
         return file.rows or 0
     with log.lock:

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from vtaudit.errors import InputError
+
 MAX_SHARDS = 64
 SHARD_ROWS = 500_000
 SHARD_BYTES = 128 << 20
@@ -60,8 +62,12 @@ class Spill:
             place = self._written
         for part in numbered.partition_by("shard"):
             folder = self.directory / f"{self.name}-{part['shard'][0]}"
-            folder.mkdir(parents=True, exist_ok=True)
-            part.drop("shard").write_ipc(folder / f"{place}.arrow", compression="lz4")
+            path = folder / f"{place}.arrow"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                part.drop("shard").write_ipc(path, compression="lz4")
+            except (OSError, pl.exceptions.PolarsError) as error:
+                raise InputError(f"{path}: cannot be written: {error}") from None
 
     def load(self, shard: int, without: Collection[int] = ()) -> list[pl.DataFrame]:
         """Return the frames of one shard and forget them; rows of files `without` are left out."""

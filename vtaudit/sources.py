@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtaudit.errors import InputError
+from vtaudit.errors import InputError, UnreadableError
 from vtaudit.records import InputFile
 
 BATCH_ROWS = 65_536
@@ -92,14 +92,14 @@ def examine(file: InputFile) -> InputFile:
     try:
         status = file.path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise InputError("not a regular file")
+            raise UnreadableError("not a regular file")
         file = replace(file, size=status.st_size, mtime_ns=status.st_mtime_ns)
         file = replace(file, sha256=_sha256(file.path))
         with _open(file.path) as parquet:
             names = parquet.schema_arrow.names
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise InputError(f"two columns are named {', '.join(twice)}")
+                raise UnreadableError(f"two columns are named {', '.join(twice)}")
             meta = parquet.metadata
             groups = [meta.row_group(k).total_byte_size for k in range(meta.num_row_groups)]
             return replace(
@@ -108,7 +108,7 @@ def examine(file: InputFile) -> InputFile:
                 rows=meta.num_rows,
                 decoded_bytes=sum(groups),
             )
-    except InputError as error:
+    except UnreadableError as error:
         return replace(file, error=str(error))
     except (OSError, pa.ArrowException) as error:
         return replace(file, error=_describe(file.path, error))
@@ -144,7 +144,7 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
     """Decode `columns` of one file in batches, page checksums verified where there are any.
 
     Raises:
-        InputError: a page cannot be decoded, or the file changed while it was read.
+        UnreadableError: a page cannot be decoded, or the file changed while it was read.
     """
     try:
         with _open(file.path) as parquet:
@@ -152,6 +152,6 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
             yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
         status = file.path.stat()
     except (OSError, pa.ArrowException) as error:
-        raise InputError(_describe(file.path, error)) from None
+        raise UnreadableError(_describe(file.path, error)) from None
     if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
-        raise InputError("the file changed while it was read; run again once it is whole")
+        raise UnreadableError("the file changed while it was read; run again once it is whole")
