@@ -1,10 +1,24 @@
-"""Where no CUDA device is, Triton's interpreter stands in: it must be chosen before Triton loads."""
+"""Without a CUDA device Triton's interpreter stands in, chosen here before Triton is imported."""
 
 from __future__ import annotations
 
 import os
 
+import numpy as np
+import pytest
+
 from vtaudit.kernels import has_cuda
 
 if not has_cuda():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Shrink Triton's blocks in the interpreter, which takes a millisecond for each scanned row."""
+    triton_scan = pytest.importorskip("vtaudit.kernels.triton_scan")
+    if not has_cuda():
+        monkeypatch.setattr(triton_scan, "BLOCK_TIMES", (8, 32))
+        monkeypatch.setattr(triton_scan, "BLOCK_ROWS", 32)
+    with np.errstate(all="ignore"):  # the interpreter computes in NumPy
+        yield

@@ -8,9 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from vtrace_definition import THRESHOLDS, assert_close, assert_same_bits, make_rows
 
 from vtaudit.kernels import VTrace, numba_scan, vtrace_packed
+from vtrace_definition import (
+    THRESHOLDS,
+    assert_close,
+    assert_same_bits,
+    make_rows,
+    make_zero_factor_rows,
+)
 
 BLOCK = numba_scan.RATIO_ROWS
 
@@ -85,6 +91,17 @@ def test_poisoned_segment_leaves_the_others_untouched(column, poison):
     assert_same_bits(after, before, slice(0, 70))
     assert_same_bits(after, before, slice(100, 170))
     assert_close(after, specify(rows))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_nothing_passes_a_factor_of_zero(poison):
+    rows = make_zero_factor_rows(poison)
+    for name in ("ones", "no_trace"):
+        found = scan(rows, THRESHOLDS[name])
+        assert_close(found, specify(rows, THRESHOLDS[name]))
+        assert all(np.isfinite(column).all() for column in found._replace(log_ratio=found.rho))
+    rows[0][1] = np.nan  # lambda 0: a NaN ratio weighs, but carries nothing
+    assert scan(rows, THRESHOLDS["no_trace"]).trace_length.tolist() == [1.0] * 8
 
 
 def test_nan_reaches_every_earlier_row_of_its_segment():

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vtrace_definition import THRESHOLDS, assert_close, assert_same_bits, define_packed, make_rows
 
 from vtaudit.errors import SettingsError
 from vtaudit.kernels import Thresholds, vtrace_packed
+from vtrace_definition import THRESHOLDS, assert_close, assert_same_bits, define_packed, make_rows
 
 NAN, INF = math.nan, math.inf
 
@@ -119,8 +119,9 @@ def test_nan_log_ratio_is_never_a_full_weight():
 
 
 def test_clips_are_strict_and_decided_on_the_stored_log_ratio():
-    bar = 1.1
-    log_ratio = np.array([math.log(bar), np.nextafter(math.log(bar), 1), 900.0])
+    bar = 3  # exp(log(bar)) is another number
+    assert math.exp(math.log(bar)) != bar
+    log_ratio = np.array([math.log(bar), np.nextafter(math.log(bar), 9), 900.0])
     rows = (log_ratio, *one_segment([0] * 3, [0] * 3, [1] * 3, [0] * 3, 0)[1:])
     assert scan(rows, Thresholds(rho_bar=bar)).rho.tolist() == [math.exp(math.log(bar)), bar, bar]
     # rounded to float32 first: the same decision as a query on the stored column takes

@@ -9,32 +9,33 @@ import math
 
 import numpy as np
 import pytest
-from vtrace_definition import THRESHOLDS, assert_close, assert_same_bits, make_rows
 
 from vtaudit.kernels import Thresholds, VTrace, has_cuda, vtrace_packed
+from vtrace_definition import (
+    THRESHOLDS,
+    assert_close,
+    assert_same_bits,
+    make_rows,
+    make_zero_factor_rows,
+)
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 triton_scan = pytest.importorskip("vtaudit.kernels.triton_scan")
 
-LAUNCH_RULE = (triton_scan.BLOCK_TIMES, triton_scan.BLOCK_ROWS)
-SMALL_RULE = ((8, 32), 32)
-BLOCK = SMALL_RULE[0][-1]
+BLOCK_TIMES, BLOCK_ROWS = triton_scan.BLOCK_TIMES, triton_scan.BLOCK_ROWS
+SMALL_BLOCK = 32  # of the fixture small_blocks
+LENGTHS = [1, 2, SMALL_BLOCK - 1, SMALL_BLOCK, SMALL_BLOCK + 1, 63, 64, 65, 1000]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch):
-    """Where Triton runs; on a CPU, without numpy's warnings and with small blocks."""
-    if request.param == "cuda":
-        if not has_cuda():
-            pytest.skip("no CUDA device")
-        yield "cuda"
-        return
-    if has_cuda():
+def device(request, small_blocks):
+    """Where Triton runs."""
+    if request.param == "cuda" and not has_cuda():
+        pytest.skip("no CUDA device")
+    if request.param == "cpu" and has_cuda():
         pytest.skip("Triton compiles for the CUDA device, so it does not interpret")
-    set_launch_rule(monkeypatch, SMALL_RULE)
-    with np.errstate(all="ignore"):
-        yield "cpu"
+    return request.param
 
 
 @pytest.fixture
@@ -47,11 +48,6 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(torch, "empty", empty_nan)
 
 
-def set_launch_rule(monkeypatch, rule):
-    monkeypatch.setattr(triton_scan, "BLOCK_TIMES", rule[0])
-    monkeypatch.setattr(triton_scan, "BLOCK_ROWS", rule[1])
-
-
 def scan(rows, device, thresholds=THRESHOLDS["ones"], **options):
     return vtrace_packed(*rows, thresholds=thresholds, backend="triton", device=device, **options)
 
@@ -62,7 +58,7 @@ def specify(rows, thresholds=THRESHOLDS["ones"], dtype="float64"):
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("length", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("length", LENGTHS)
 def test_triton_equals_numba(length, device):
     rows = make_rows([length], seed=length)
     assert_close(scan(rows, device), specify(rows))
@@ -88,8 +84,9 @@ def test_triton_equals_numba_for_ragged_segments(lengths, device):
 
 @pytest.mark.usefixtures("poisoned")
 def test_triton_equals_numba_with_the_real_blocks(device, monkeypatch):
-    set_launch_rule(monkeypatch, LAUNCH_RULE)
-    rows = make_rows([size + more for size in LAUNCH_RULE[0] for more in (-1, 0, 1)])
+    monkeypatch.setattr(triton_scan, "BLOCK_TIMES", BLOCK_TIMES)
+    monkeypatch.setattr(triton_scan, "BLOCK_ROWS", BLOCK_ROWS)
+    rows = make_rows([time + more for time in BLOCK_TIMES for more in (-1, 0, 1)])
     assert_close(scan(rows, device), specify(rows))
 
 
@@ -134,6 +131,17 @@ def test_poisoned_segment_leaves_the_others_untouched(column, poison, device):
     assert_same_bits(after, before, slice(0, 26))
     assert_same_bits(after, before, slice(31, 86))
     assert_close(after, specify(rows))
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
+def test_nothing_passes_a_factor_of_zero(poison, device):
+    rows = make_zero_factor_rows(poison)
+    for name in ("ones", "no_trace"):
+        found = scan(rows, device, THRESHOLDS[name])
+        assert_close(found, specify(rows, THRESHOLDS[name]))
+        assert all(np.isfinite(column).all() for column in found._replace(log_ratio=found.rho))
+    rows[0][1] = np.nan  # lambda 0: a NaN ratio weighs, but carries nothing
+    assert scan(rows, device, THRESHOLDS["no_trace"]).trace_length.tolist() == [1.0] * 8
 
 
 def test_nan_reaches_every_earlier_row_though_the_gates_underflow(device):

@@ -87,6 +87,20 @@ def make_rows(lengths, dtype=np.float32, *, seed=0, zero_discounts=True, span=3.
     )
 
 
+def make_zero_factor_rows(poison):
+    """Return a segment of 8 rows with `poison` where only factors of 0 could pass it on.
+
+    Rows 2 and 4 have a ratio of 0 and a poisoned reward; row 7 has discount 0 and a poisoned
+    bootstrap.
+    """
+    rows = make_rows([8], np.float64, zero_discounts=False)
+    rows[0][[2, 4]] = -math.inf
+    rows[2][[2, 4]] = poison
+    rows[3][7] = 0
+    rows[4][:] = poison
+    return rows
+
+
 def to_numpy(column):
     return column if isinstance(column, np.ndarray) else column.cpu().numpy()
 

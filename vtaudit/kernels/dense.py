@@ -96,10 +96,8 @@ def vtrace(
     windows = {name: _lay_out(array, place, time_major) for name, array in given.items()}
     rows, offsets = _pack(windows, float(gamma), choose_dtype(None, value, reward))
     packed = vtrace_packed(*rows, offsets, thresholds=thresholds, backend=backend)
-    results = (column.reshape(windows["value"].shape) for column in packed)
-    if time_major:
-        results = (column.transpose(0, 1).contiguous() for column in results)
-    return VTrace(*(column if device else column.cpu().numpy() for column in results))
+    shaped = (_unpack(column, windows["value"].shape, time_major) for column in packed)
+    return VTrace(*(column if device else column.cpu().numpy() for column in shaped))
 
 
 def _check_arguments(given: dict[str, Array], gamma: float, time_major: bool) -> None:
@@ -129,6 +127,11 @@ def _lay_out(array: Array, device: str, time_major: bool) -> torch.Tensor:
     """Return a detached tensor, [num_envs, seq_len] where it has two dimensions."""
     tensor: torch.Tensor = to_tensor(array, device)
     return tensor.transpose(0, 1) if time_major and tensor.ndim == 2 else tensor
+
+
+def _unpack(column: torch.Tensor, shape: torch.Size, time_major: bool) -> torch.Tensor:
+    window = column.reshape(shape)
+    return window.transpose(0, 1).contiguous() if time_major else window
 
 
 def _pack(
@@ -162,10 +165,9 @@ def _pack(
 def _select_bootstraps(
     windows: dict[str, torch.Tensor], ends: torch.Tensor, is_needed: torch.Tensor
 ) -> torch.Tensor:
-    """Return V(s_{t+1}) of each segment's last row, 0 where none is needed; all are [S]."""
+    """Return V(s_{t+1}) of each segment's last row, anything where none is needed; all [S]."""
     if "bootstrap_values" in windows:
-        found = windows["bootstrap_values"].reshape(-1)[ends]
-        return found.masked_fill(~is_needed, 0)
+        return windows["bootstrap_values"].reshape(-1)[ends]
     seq_len = max(windows["value"].shape[1], 1)
     is_missing = is_needed
     found = windows["value"].new_zeros(len(ends))
@@ -179,4 +181,4 @@ def _select_bootstraps(
             f" {int(is_missing.sum())} place(s): at each truncation, and in the last column unless"
             " it is terminated; give bootstrap_values (last_value serves the last column only)"
         )
-    return found.masked_fill(~is_needed, 0)
+    return found

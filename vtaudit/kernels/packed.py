@@ -41,7 +41,8 @@ def vtrace_packed(
         value: [N], V(s_t).
         reward: [N], of the action at t.
         discount: [N], gamma_t in [0, 1].
-        bootstrap_value: [S], V(s_{t+1}) of each segment's last row; 0 where it terminated.
+        bootstrap_value: [S], V(s_{t+1}) of each segment's last row; 0 where it terminated, and
+            ignored where its discount is 0.
         offsets: [S + 1], int64: the first row of each segment, and N. A segment may be empty.
         thresholds: clip thresholds and lambda.
         backend: "reference", "numba", "triton" or "auto": Triton for CUDA tensors and for a CUDA
