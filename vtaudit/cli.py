@@ -168,6 +168,28 @@ def _print_result(result: RunResult) -> None:
 
 
 @main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("sql", required=False)
+@click.option("--json", "form", flag_value="json", help="print a JSON array of objects")
+@click.option("--csv", "form", flag_value="csv", help="print CSV with a header")
+def query(run: Path, sql: str | None, form: str | None) -> None:
+    """Answer SQL over the tables of RUN; without SQL, print the tables and their columns.
+
+    Tables: targets, rejects, summary, audit, audit_by, files, runs.
+    """
+    from vtaudit.query import ask, describe_tables, open_run
+    from vtaudit.terminal import write_answer
+
+    with open_run(run) as connection:
+        if sql is None:
+            columns = ["table", "column", "type", "meaning"]
+            write_answer(columns, [describe_tables(connection)], form)
+        else:
+            answer = ask(connection, sql)
+            write_answer(answer.columns, answer.batches, form)
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="print the registry as JSON")
 def reasons(as_json: bool) -> None:
     """Print every reason why a row is rejected, and every warning."""

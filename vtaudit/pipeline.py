@@ -15,15 +15,15 @@ from vtaudit import audit
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN, SCHEMA, merge_counts
+from vtaudit.outputs import NAMED_KEYS, ShardResult, count_shard, write_shard
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import LogRows, read_log
 from vtaudit.reasons import Warn
 from vtaudit.records import InputFile
-from vtaudit.shard import ShardResult, run_shard
+from vtaudit.shard import judge_shard
 from vtaudit.store import open_workspace, write_manifest, write_table
 
 Progress = Callable[[str, int, int], None]
-NAMED_KEYS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _run_shards(
     total = log.rows.shards
     results = []
     with ThreadPoolExecutor(plan.settings.threads) as pool:
-        futures = [pool.submit(run_shard, plan, log, k, work, clock) for k in range(total)]
+        futures = [pool.submit(_run_shard, plan, log, k, work, clock) for k in range(total)]
         try:
             for done, future in enumerate(futures, 1):
                 results.append(future.result())
@@ -111,6 +111,14 @@ def _run_shards(
             pool.shutdown(cancel_futures=True)
             raise
     return results
+
+
+def _run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) -> ShardResult:
+    shard = judge_shard(plan, log, number, clock)
+    with clock.stage("write"):
+        write_shard(plan, shard, work, number)
+    with clock.stage("count"):
+        return count_shard(plan, shard)
 
 
 def _add_up(log: LogRows, shards: Sequence[ShardResult]) -> ShardResult:

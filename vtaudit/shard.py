@@ -1,9 +1,8 @@
-"""One shard from start to end: order, judge, cut, compute, write, count."""
+"""One shard from rows to verdicts and targets: order, judge, cut, compute."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import PAYLOAD, PRESENT
 from vtaudit.clock import Clock
-from vtaudit.counts import count_verdicts
 from vtaudit.kernels import Thresholds, VTrace, vtrace_packed
 from vtaudit.ledger import (
     Keys,
@@ -19,39 +17,19 @@ from vtaudit.ledger import (
     combine_codes,
     find_conflicts,
     find_duplicates,
-    number_deliveries,
     number_keys,
     number_windows,
 )
 from vtaudit.ordering import join_scores, mark_ends, number_steps, sort_rows
 from vtaudit.plan import Plan, lineage_columns
-from vtaudit.reading import LogRows, load_rows, load_scores, scope_columns
+from vtaudit.reading import LogRows, load_rows, load_scores
 from vtaudit.reasons import Reason, Warn
-from vtaudit.records import Segments, Verdicts
-from vtaudit.results import (
-    STATISTICS,
-    build_rejects,
-    build_targets,
-    rejects_schema,
-    targets_schema,
-)
-from vtaudit.segments import NOT_CUT, Stream, cut_segments
-from vtaudit.store import write_table
+from vtaudit.records import Segments
+from vtaudit.segments import Stream, cut_segments
 from vtaudit.validation import judge_rows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-Row = tuple[object, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ShardResult:
-    """Counts of a shard, its surplus scores, and a few keys without score and without row."""
-
-    counts: pl.DataFrame
-    surplus: int
-    unscored: tuple[Row, ...]
-    unused: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,43 +45,58 @@ class Findings:
         bits[rows] |= np.uint64(finding.bit)
 
 
-def run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) -> ShardResult:
-    """Judge and compute the rows of one shard, write its parts, and return its counts."""
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """The received rows of one shard, in order, and all that was found of them.
+
+    Attributes:
+        rows: canonical and carried columns, source_file, file, row; N rows.
+        found: reasons and warnings of each row.
+        keys: the rows by key.
+        segments: boundaries and bootstraps, and the segments of the rows that have targets.
+        discount: gamma_t  # [N] float64
+        log_ratio: as stored, NaN for none  # [N]
+        results: targets of the rows `segments.rows`, the ones not finite included; None without.
+        unscored: keys of rows without a score.
+        unused: keys of scores without a row.
+    """
+
+    rows: pl.DataFrame
+    found: Findings
+    keys: Keys
+    segments: Segments
+    discount: Floats
+    log_ratio: NDArray[np.floating]
+    results: VTrace | None
+    unscored: pl.DataFrame
+    unused: pl.DataFrame
+
+
+def judge_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
+    """Return the rows of one shard with their verdicts and targets."""
     with clock.stage("order"):
         rows, unscored, unused = _order(plan, log, number)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
     with clock.stage("judge"):
         found.add(Warn.SCORE_MISSING, unscored)
         keys = _judge(plan, rows, found)
-        window = number_windows(rows, keys, stitched=plan.settings.windows == "stitched")
     with clock.stage("cut"):
-        segments = _cut(plan, rows, keys, window, found)
+        discount = _gamma(plan, rows)
+        segments = _cut(plan, rows, keys, discount, found)
     with clock.stage("compute"):
         log_ratio = _log_ratio(plan, rows)
-        results = _compute(plan, rows, segments, log_ratio, found)
-    with clock.stage("write"):
-        _write(plan, rows, segments, results, found, work, number)
-    with clock.stage("count"):
-        delivered = number_windows(rows, keys, stitched=False)
-        is_accepted = found.reasons == 0
-        verdicts = Verdicts(
-            reasons=found.reasons,
-            warnings=found.warnings,
-            boundary=np.where(is_accepted, segments.boundary, NOT_CUT),
-            source=np.where(is_accepted, segments.source, NOT_CUT),
-            log_ratio=log_ratio,
-            key=keys.key,
-            window=delivered,
-            delivery=number_deliveries(keys, delivered, rows["file"].to_numpy()),
-        )
-        counts = count_verdicts(
-            verdicts,
-            rows.select(scope_columns(plan)),
-            plan.settings.thresholds(),
-            targets=plan.settings.targets,
-        )
-    missing = rows.select("trajectory_id", "step").filter(pl.Series(unscored)).head(5)
-    return ShardResult(counts, unused.height, tuple(missing.rows()), tuple(unused.head(5).rows()))
+        results = _compute(plan, rows, segments, discount, log_ratio, found)
+    return Shard(
+        rows=rows,
+        found=found,
+        keys=keys,
+        segments=segments,
+        discount=discount,
+        log_ratio=log_ratio,
+        results=results,
+        unscored=rows.select("trajectory_id", "step").filter(pl.Series(unscored)),
+        unused=unused,
+    )
 
 
 def _order(plan: Plan, log: LogRows, number: int) -> tuple[pl.DataFrame, Bools, pl.DataFrame]:
@@ -137,9 +130,7 @@ def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
     return keys
 
 
-def _cut(
-    plan: Plan, rows: pl.DataFrame, keys: Keys, window: NDArray[np.int64], found: Findings
-) -> Segments:
+def _cut(plan: Plan, rows: pl.DataFrame, keys: Keys, discount: Floats, found: Findings) -> Segments:
     """Cut the accepted rows into segments, and note what the boundaries find."""
     lineage = [code_values(rows[name]) for name in lineage_columns(plan.shape)]
     withheld = np.uint64(
@@ -154,15 +145,15 @@ def _cut(
         counts=keys.counts,
         trajectory=keys.trajectory,
         step=keys.step,
-        window=window,
+        window=number_windows(rows, keys, stitched=plan.settings.windows == "stitched"),
         lineage=combine_codes(np.zeros(rows.height, np.int64), *lineage),
         accepted=(found.reasons == 0) & plan.settings.targets,
         gives_value=(found.reasons & withheld) == 0,
         terminated=(rows["terminated"] == 1).fill_null(False).to_numpy(),
         truncated=(rows["truncated"] == 1).fill_null(False).to_numpy(),
-        discount=_gamma(plan, rows),
-        value=_floats(rows, "value"),
-        bootstrap_value=_floats(rows, "bootstrap_value"),
+        discount=discount,
+        value=floats(rows, "value"),
+        bootstrap_value=floats(rows, "bootstrap_value"),
     )
     segments = cut_segments(stream)
     found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
@@ -170,7 +161,7 @@ def _cut(
     return segments
 
 
-def _floats(rows: pl.DataFrame, name: str) -> Floats:
+def floats(rows: pl.DataFrame, name: str) -> Floats:
     """Return a column with NaN for null, all NaN where it is not mapped."""
     if name not in rows.columns:
         return np.full(rows.height, np.nan)
@@ -181,7 +172,7 @@ def _gamma(plan: Plan, rows: pl.DataFrame) -> Floats:
     gamma = float(plan.settings.gamma or 0.0)
     if "discount" not in rows.columns:
         return np.full(rows.height, gamma)
-    discount = np.where(rows[PRESENT + "discount"], _floats(rows, "discount"), 1.0)
+    discount = np.where(rows[PRESENT + "discount"], floats(rows, "discount"), 1.0)
     return gamma * discount
 
 
@@ -189,7 +180,7 @@ def _log_ratio(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
     """Return target - behavior log-prob, subtracted in float64 and rounded once, NaN for none."""
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):
-        log_prob = _floats(rows, name)
+        log_prob = floats(rows, name)
         if plan.shape.is_discrete:
             rounded = (log_prob > 0) & (log_prob <= plan.settings.log_prob_tolerance)
             log_prob = np.where(rounded, 0.0, log_prob)
@@ -202,6 +193,7 @@ def _compute(
     plan: Plan,
     rows: pl.DataFrame,
     segments: Segments,
+    discount: Floats,
     log_ratio: NDArray[np.floating],
     found: Findings,
 ) -> VTrace | None:
@@ -211,9 +203,9 @@ def _compute(
         return None
     results = vtrace_packed(
         log_ratio[taken],
-        _floats(rows, "value")[taken],
-        _floats(rows, "reward")[taken],
-        _gamma(plan, rows)[taken],
+        floats(rows, "value")[taken],
+        floats(rows, "reward")[taken],
+        discount[taken],
         segments.next_value[taken[segments.offsets[1:] - 1]],
         segments.offsets,
         thresholds=Thresholds(
@@ -227,39 +219,3 @@ def _compute(
     broken[taken] = ~(np.isfinite(results.value_target) & np.isfinite(results.advantage))
     found.add(Reason.TARGET_NOT_FINITE, broken)
     return results
-
-
-def _write(
-    plan: Plan,
-    rows: pl.DataFrame,
-    segments: Segments,
-    results: VTrace | None,
-    found: Findings,
-    work: Path,
-    number: int,
-) -> None:
-    """Write the shard's parts of targets and rejects; the first shard writes its own anyhow."""
-    ids = {
-        name: "int64" if plan.shape.dtypes.get(name) == pl.Int64 else "string"
-        for name in ("trajectory_id", "unroll_id")
-    }
-    settings = plan.settings
-    is_kept = found.reasons[segments.rows] == 0
-    taken = segments.rows[is_kept]
-    columns = {
-        "boundary": segments.boundary[taken],
-        "bootstrap_source": segments.source[taken],
-        "value": _floats(rows, "value")[taken],
-        "reward": _floats(rows, "reward")[taken],
-        "discount": _gamma(plan, rows)[taken],
-    }
-    for name in VTrace._fields:
-        column = None if results is None else getattr(results, name)
-        columns[name] = np.zeros(0) if column is None else column[is_kept]
-    schema = targets_schema(ids, settings.dtype, weights=settings.weights)
-    targets = build_targets(rows[taken], columns, schema, list(plan.carry))
-    bad = np.flatnonzero(found.reasons)
-    rejects = build_rejects(rows[bad], found.reasons[bad], rejects_schema(ids))
-    for name, table in (("targets", targets), ("rejects", rejects)):
-        if table.num_rows or number == 0:
-            write_table(table, work / name / f"part-{number:05d}.parquet", statistics=STATISTICS)

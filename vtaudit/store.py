@@ -42,10 +42,25 @@ def check_target(out: Path, *, overwrite: bool) -> None:
 
 def _is_run(path: Path) -> bool:
     try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        read_manifest(path)
+    except InputError:
         return False
-    return isinstance(manifest, dict) and manifest.get("format") == MANIFEST_FORMAT
+    return True
+
+
+def read_manifest(run: Path) -> dict[str, Any]:
+    """Return the manifest of a run.
+
+    Raises:
+        InputError: no vtaudit run stands there.
+    """
+    try:
+        manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        manifest = None
+    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+        raise InputError(f"{run}: no {MANIFEST} of a vtaudit run; expected a run directory")
+    return manifest
 
 
 @contextmanager

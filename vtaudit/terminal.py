@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import csv
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -27,6 +33,7 @@ GROUPS = {
 }
 HIDDEN_WHEN_ZERO = ("padding", "pending", "applied")
 PLAIN_WIDTH = 100
+SHOWN_ROWS = 1000
 
 
 @contextmanager
@@ -102,6 +109,56 @@ def print_next_steps(result: RunResult) -> None:
     out.print(f"audit    {run}/audit.duckdb        the tables above; also {run}/audit/*.parquet")
     out.print("")
     out.print("To train on them, carry observations and actions along: --carry COLUMN,... or all")
+
+
+def write_answer(
+    columns: list[str], batches: Iterable[list[tuple[Any, ...]]], form: str | None
+) -> None:
+    """Write the rows of a query to stdout: as JSON, as CSV, or as a table for people."""
+    rows = (row for batch in batches for row in batch)
+    if form == "json":
+        _write_json(columns, rows)
+    elif form == "csv":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+    else:
+        _print_rows(columns, rows)
+
+
+def _write_json(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write an array of objects, one a line; NaN and infinities are text, as JSON has none."""
+    start = "["
+    for row in rows:
+        named = {name: _plain(cell) for name, cell in zip(columns, row, strict=True)}
+        sys.stdout.write(start + json.dumps(named, allow_nan=False, default=str))
+        start = ",\n "
+    sys.stdout.write(("[" if start == "[" else "") + "]\n")
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return str(cell)
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, dict):
+        return {str(key): _plain(item) for key, item in cell.items()}
+    return [_plain(item) for item in cell] if isinstance(cell, list | tuple) else cell
+
+
+def _print_rows(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(escape(name), overflow="fold")
+    for row in itertools.islice(rows, SHOWN_ROWS):
+        table.add_row(*("" if cell is None else escape(_show(cell)) for cell in row))
+    _console().print(table)
+    if next(iter(rows), None) is not None:
+        _console(stderr=True).print(f"only the first {SHOWN_ROWS} rows; --csv or --json has all")
+
+
+def _show(cell: Any) -> str:
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 
 def print_reasons() -> None:

@@ -1,0 +1,95 @@
+"""What a judged shard leaves behind: its parts of targets and rejects, and its counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from vtaudit.counts import count_verdicts
+from vtaudit.kernels import VTrace
+from vtaudit.ledger import number_deliveries, number_windows
+from vtaudit.plan import Plan
+from vtaudit.reading import scope_columns
+from vtaudit.records import Verdicts
+from vtaudit.results import (
+    STATISTICS,
+    build_rejects,
+    build_targets,
+    rejects_schema,
+    targets_schema,
+)
+from vtaudit.segments import NOT_CUT
+from vtaudit.shard import Shard, floats
+from vtaudit.store import write_table
+
+NAMED_KEYS = 5
+Row = tuple[object, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """Counts of a shard, its surplus scores, and a few keys without score and without row."""
+
+    counts: pl.DataFrame
+    surplus: int
+    unscored: tuple[Row, ...]
+    unused: tuple[Row, ...]
+
+
+def count_shard(plan: Plan, shard: Shard) -> ShardResult:
+    """Return the counts of a judged shard."""
+    window = number_windows(shard.rows, shard.keys, stitched=False)
+    is_accepted = shard.found.reasons == 0
+    verdicts = Verdicts(
+        reasons=shard.found.reasons,
+        warnings=shard.found.warnings,
+        boundary=np.where(is_accepted, shard.segments.boundary, NOT_CUT),
+        source=np.where(is_accepted, shard.segments.source, NOT_CUT),
+        log_ratio=shard.log_ratio,
+        key=shard.keys.key,
+        window=window,
+        delivery=number_deliveries(shard.keys, window, shard.rows["file"].to_numpy()),
+    )
+    counts = count_verdicts(
+        verdicts,
+        shard.rows.select(scope_columns(plan)),
+        plan.settings.thresholds(),
+        targets=plan.settings.targets,
+    )
+    return ShardResult(
+        counts=counts,
+        surplus=shard.unused.height,
+        unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
+        unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
+    )
+
+
+def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:
+    """Write the shard's parts of targets and rejects; the first shard writes its own anyhow."""
+    rows, segments, settings = shard.rows, shard.segments, plan.settings
+    ids = {
+        name: "int64" if plan.shape.dtypes.get(name) == pl.Int64 else "string"
+        for name in ("trajectory_id", "unroll_id")
+    }
+    is_kept = shard.found.reasons[segments.rows] == 0
+    taken = segments.rows[is_kept]
+    columns = {
+        "boundary": segments.boundary[taken],
+        "bootstrap_source": segments.source[taken],
+        "value": floats(rows, "value")[taken],
+        "reward": floats(rows, "reward")[taken],
+        "discount": shard.discount[taken],
+    }
+    for name in VTrace._fields:
+        column = None if shard.results is None else getattr(shard.results, name)
+        columns[name] = np.zeros(0) if column is None else column[is_kept]
+    schema = targets_schema(ids, settings.dtype, weights=settings.weights)
+    targets = build_targets(rows[taken], columns, schema, list(plan.carry))
+    bad = np.flatnonzero(shard.found.reasons)
+    rejects = build_rejects(rows[bad], shard.found.reasons[bad], rejects_schema(ids))
+    for name, table in (("targets", targets), ("rejects", rejects)):
+        if table.num_rows or number == 0:
+            write_table(table, work / name / f"part-{number:05d}.parquet", statistics=STATISTICS)

@@ -1,0 +1,84 @@
+"""SQL over a run: targets, rejects and every audit table by plain name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from vtaudit.errors import InputError, SettingsError
+from vtaudit.schemas import load_columns
+from vtaudit.store import read_manifest
+
+PARTS = ("targets", "rejects")
+AUDIT_TABLES = ("summary", "audit", "audit_by", "files", "runs")
+FETCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The columns of a query's result, and its rows in batches, as they are computed."""
+
+    columns: list[str]
+    batches: Iterator[list[tuple[object, ...]]]
+
+
+def open_run(run: Path) -> duckdb.DuckDBPyConnection:
+    """Return a connection in memory that has a view for each table of the run.
+
+    Raises:
+        InputError: no vtaudit run stands there, or a file of it cannot be read.
+    """
+    read_manifest(run)
+    connection = duckdb.connect()
+    connection.execute("SET parquet_can_have_nan = true")
+    paths = {name: run / name / "*.parquet" for name in PARTS}
+    paths |= {name: run / "audit" / f"{name}.parquet" for name in AUDIT_TABLES}
+    try:
+        for name, path in paths.items():
+            literal = _escape_glob(path.parent) + "/" + path.name
+            quoted = literal.replace("'", "''")
+            connection.execute(f"CREATE VIEW {name} AS FROM read_parquet('{quoted}')")
+    except duckdb.Error as error:
+        connection.close()
+        raise InputError(f"{run}: {name} cannot be read: {error}") from None
+    return connection
+
+
+def _escape_glob(path: Path) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", str(path.absolute()))
+
+
+def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
+    """Run one statement and return its result.
+
+    Raises:
+        SettingsError: the statement is not SQL that DuckDB accepts.
+    """
+    try:
+        result = connection.execute(sql)
+        columns = [column[0] for column in result.description or []]
+        first = result.fetchmany(FETCH_ROWS)
+    except duckdb.Error as error:
+        raise SettingsError(f"query: {error}") from None
+
+    def batches() -> Iterator[list[tuple[object, ...]]]:
+        rows = first
+        while rows:
+            yield rows
+            rows = result.fetchmany(FETCH_ROWS)
+
+    return Answer(columns, batches())
+
+
+def describe_tables(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str, str, str]]:
+    """Return table, column, type and meaning of everything that can be queried."""
+    rows = []
+    for table in (*PARTS, *AUDIT_TABLES):
+        meanings = {column.name: column.meaning for column in load_columns(table)}
+        for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall():
+            rows.append((table, name, kind, meanings.get(name, "carried from the log")))
+    return rows
