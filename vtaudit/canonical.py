@@ -21,11 +21,12 @@ LIST_COLUMNS = (
     "behavior_logits",
     "target_logits",
 )
-NOT_A_FLAG = 2
 # prefix of the columns that say whether a row's file has a column, where null and absent differ
 PRESENT = "present:"
 TOLD_APART = ("discount", "behavior_action_mask", "target_action_mask")
 ABSENT = {"valid": 1}
+# how the names of score files begin where their types are checked
+SCORES = "scores "
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,7 @@ def _canonical_type(file: str, column: Column, found: pa.DataType) -> pl.DataTyp
         "label": _label_type(found),
         "integer": pl.Int64() if pat.is_integer(found) else None,
         "float": pl.Float64() if _is_number(found) else None,
-        "flag": pl.Int8() if _is_flag(found) else None,
+        "flag": _flag_type(found),
         "action": _action_type(found),
         "list<flag>": pl.List(pl.Boolean()) if _is_list_of(found, _is_flag) else None,
         "list<float>": pl.List(pl.Float64()) if _is_list_of(found, _is_number) else None,
@@ -109,9 +110,23 @@ def _canonical_type(file: str, column: Column, found: pa.DataType) -> pl.DataTyp
     if dtype is None:
         raise SchemaError(
             f"{file}, column {column.name}: found {found}, trajectory_log v1 expects "
-            f"{column.type}; re-export it, or map another column with --map {column.name}=..."
+            f"{column.type}; {_advice(file, column)}"
         )
     return dtype
+
+
+def _advice(file: str, column: Column) -> str:
+    if file.startswith(SCORES):
+        return "write the scores in this type"
+    advice = f"re-export it, or map another column with --map {column.name}=..."
+    return advice if column.needed else f"{advice} (lit(null) leaves it out)"
+
+
+def _flag_type(found: pa.DataType) -> pl.DataType | None:
+    """Booleans are 0 and 1; a number is kept as it is, for it may be neither."""
+    if pat.is_boolean(found):
+        return pl.Int8()
+    return pl.Float64() if _is_number(found) else None
 
 
 def _label_type(found: pa.DataType) -> pl.DataType | None:
@@ -149,7 +164,7 @@ def _join_types(file: str, column: Column, one: pl.DataType, other: pl.DataType)
     pair = {type(one), type(other)}
     if column.type == "label":
         return pl.String()
-    if column.type == "action" and pair == {pl.Int64, pl.Float64}:
+    if column.type in ("action", "flag") and pl.List not in pair:
         return pl.Float64()
     raise SchemaError(
         f"{file}, column {column.name}: found {other}, other files have {one}; expected one type "
@@ -174,8 +189,8 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
 
     `row` counts from `start`; the batch has `height` rows, also where `frame` has no columns.
 
-    A column that the file lacks is null, apart from valid, which is true. Flags become
-    0, 1, or NOT_A_FLAG for anything else; a mask element that is neither 0 nor 1 becomes null.
+    A column that the file lacks is null, apart from valid, which is true. A mask element that is
+    neither 0 nor 1 becomes null.
 
     Raises:
         UnreadableError: a value does not fit its type, as an unsigned id above 2^63 - 1.
@@ -190,13 +205,12 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
     try:
         return pl.DataFrame([rows, *frame.iter_columns()]).select("row", *columns)
     except pl.exceptions.InvalidOperationError as error:
-        raise UnreadableError(f"a value does not fit its column: {error}") from None
+        text = str(error).splitlines()[0]
+        raise UnreadableError(f"a value does not fit its column: {text}") from None
 
 
 def _cast(found: pl.DataType, name: str, dtype: pl.DataType) -> pl.Expr:
     column = pl.col(name)
-    if dtype == pl.Int8:
-        return _flag(column, found)
     if dtype == pl.List(pl.Boolean) and found != pl.Null:
         inner = getattr(found, "inner", None)
         element = pl.element()
@@ -205,11 +219,3 @@ def _cast(found: pl.DataType, name: str, dtype: pl.DataType) -> pl.Expr:
         is_true = pl.when(element == 1).then(True).when(element == 0).then(False)
         return column.list.eval(is_true)
     return column.cast(dtype)
-
-
-def _flag(column: pl.Expr, found: pl.DataType) -> pl.Expr:
-    if found in (pl.Boolean, pl.Null):
-        return column.cast(pl.Int8)
-    known = pl.when(column == 0).then(0).when(column == 1).then(1)
-    code = known.when(column.is_null()).then(None).otherwise(NOT_A_FLAG)
-    return code.cast(pl.Int8).alias(column.meta.output_name())

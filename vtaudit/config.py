@@ -251,6 +251,13 @@ def load_settings(
     return Settings(**{name: parse_value(name, value) for name, value in values.items()})
 
 
+def settings_from_json(values: Mapping[str, Any]) -> Settings:
+    """Return the settings that `as_json` wrote."""
+    names = {f.name.rstrip("_"): f.name for f in fields(Settings)}
+    given = {names[name]: value for name, value in values.items() if value is not None}
+    return Settings(**{name: parse_value(name, value) for name, value in given.items()})
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as stream:

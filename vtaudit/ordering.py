@@ -37,7 +37,8 @@ def number_steps(rows: pl.DataFrame, files: Sequence[InputFile]) -> pl.DataFrame
 def join_scores(rows: pl.DataFrame, scores: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows with their scores, and the keys of scores that no row has.
 
-    A score replaces the logged column; a logged bootstrap_value stands where no score has one.
+    A score replaces the logged column; a logged bootstrap_value stands where no score has
+    a finite one.
     `scored` says which rows found a score.
     """
     names = [name for name in scores.columns if name not in KEYS]
@@ -46,7 +47,7 @@ def join_scores(rows: pl.DataFrame, scores: pl.DataFrame) -> tuple[pl.DataFrame,
     )
     joined = rows.join(marked, on=list(KEYS), how="left", maintain_order="left")
     columns = [
-        pl.coalesce(f"scored:{name}", name)
+        _first_finite(f"scored:{name}", name)
         if name == "bootstrap_value" and name in rows.columns
         else pl.col(f"scored:{name}")
         for name in names
@@ -57,6 +58,10 @@ def join_scores(rows: pl.DataFrame, scores: pl.DataFrame) -> tuple[pl.DataFrame,
     ).drop(f"scored:{name}" for name in names)
     unused = scores.join(rows, on=list(KEYS), how="anti").select(KEYS).sort(KEYS)
     return joined, unused
+
+
+def _first_finite(one: str, other: str) -> pl.Expr:
+    return pl.when(pl.col(one).is_finite()).then(pl.col(one)).otherwise(pl.col(other))
 
 
 def mark_ends(rows: pl.DataFrame, end: str) -> pl.DataFrame:

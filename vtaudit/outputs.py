@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from vtaudit.counts import count_verdicts
 from vtaudit.kernels import VTrace
@@ -69,6 +70,18 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
 
 def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:
     """Write the shard's parts of targets and rejects; the first shard writes its own anyhow."""
+    for name, table in build_parts(plan, shard).items():
+        if table.num_rows or number == 0:
+            write_table(table, work / name / part_name(number), statistics=STATISTICS)
+
+
+def part_name(number: int) -> str:
+    """Return the name of a shard's part files."""
+    return f"part-{number:05d}.parquet"
+
+
+def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
+    """Return the shard's rows of targets and of rejects."""
     rows, segments, settings = shard.rows, shard.segments, plan.settings
     ids = {
         name: "int64" if plan.shape.dtypes.get(name) == pl.Int64 else "string"
@@ -90,6 +103,4 @@ def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:
     targets = build_targets(rows[taken], columns, schema, list(plan.carry))
     bad = np.flatnonzero(shard.found.reasons)
     rejects = build_rejects(rows[bad], shard.found.reasons[bad], rejects_schema(ids))
-    for name, table in (("targets", targets), ("rejects", rejects)):
-        if table.num_rows or number == 0:
-            write_table(table, work / name / f"part-{number:05d}.parquet", statistics=STATISTICS)
+    return {"targets": targets, "rejects": rejects}

@@ -8,6 +8,7 @@ import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 import polars as pl
 
 from vtaudit import mapping as mappings
-from vtaudit.canonical import LINEAGE, LOG_COLUMNS, LogShape, unify_types
-from vtaudit.config import Settings
+from vtaudit.canonical import LINEAGE, LOG_COLUMNS, SCORES, LogShape, unify_types
+from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import InputError, SchemaError, SettingsError, name_choices
 from vtaudit.evaluation import read_column
 from vtaudit.kernels import resolve_backend
@@ -108,6 +109,7 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
     )
 
 
+@cache
 def versions() -> dict[str, str]:
     """Return the versions of vtaudit, Python and the packages that results depend on."""
     found = {"vtaudit": version("vtaudit"), "python": platform.python_version()}
@@ -121,6 +123,8 @@ def versions() -> dict[str, str]:
 
 def _run_id(settings: Settings, files: Sequence[InputFile], scores: Sequence[InputFile]) -> str:
     inputs = [[file.name, file.size, file.sha256, file.error] for file in (*files, *scores)]
+    gamma = DEFAULT_GAMMA if settings.gamma is None else settings.gamma
+    settings = replace(settings, gamma=gamma)
     body = json.dumps([settings.fingerprint(), inputs, version("vtaudit")])
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
@@ -131,11 +135,14 @@ def _examine_all(files: Sequence[InputFile], threads: int | None) -> list[InputF
 
 
 def _types(mapping: mappings.Mapping, file: InputFile) -> dict[str, object]:
-    return {
-        name: mappings.expression_type(expression, file.schema)
-        for name, expression in mapping.expressions.items()
-        if mappings.available(expression, file.schema)
-    }
+    try:
+        return {
+            name: mappings.expression_type(expression, file.schema)
+            for name, expression in mapping.expressions.items()
+            if mappings.available(expression, file.schema)
+        }
+    except SchemaError as error:
+        raise SchemaError(f"{file.name}, {error}") from None
 
 
 def _check_columns(
@@ -208,7 +215,7 @@ def _with_scores(shape: LogShape, scores: Sequence[InputFile], scored: Sequence[
     if not scores:
         return shape
     found = {
-        f"scores {file.name}": {name: file.schema.field(name).type for name in (*KEYS, *scored)}
+        SCORES + file.name: {name: file.schema.field(name).type for name in (*KEYS, *scored)}
         for file in scores
     }
     given = unify_types(found, "auto").dtypes

@@ -49,7 +49,9 @@ class LogRows:
         return {place for place, file in enumerate(self.files) if file.error is not None}
 
 
-def read_log(plan: Plan, directory: Path, tick: Callable[[int], None]) -> LogRows:
+def read_log(
+    plan: Plan, directory: Path, tick: Callable[[int], None], only: pl.Expr | None = None
+) -> LogRows:
     """Decode the needed columns of every file and spread the rows over shards.
 
     A file that fails on the way is marked unreadable, and its rows are left out when shards are
@@ -59,6 +61,7 @@ def read_log(plan: Plan, directory: Path, tick: Callable[[int], None]) -> LogRow
         plan: of the run.
         directory: where shards wait on disk.
         tick: called with the number of rows after each file.
+        only: which rows to keep, in one shard; all by default.
 
     Raises:
         SettingsError: the log has discounts of its own and gamma was not given.
@@ -66,6 +69,7 @@ def read_log(plan: Plan, directory: Path, tick: Callable[[int], None]) -> LogRow
     """
     rows = sum(file.rows or 0 for file in plan.readable)
     shards = count_shards(rows, sum(file.decoded_bytes for file in plan.readable))
+    shards = shards if only is None else 1
     log = LogRows(
         rows=Spill(directory, "rows", shards),
         scores=Spill(directory, "scores", shards),
@@ -74,7 +78,7 @@ def read_log(plan: Plan, directory: Path, tick: Callable[[int], None]) -> LogRow
     )
     with ThreadPoolExecutor(plan.settings.threads) as pool:
         reads = [
-            pool.submit(_read_file, plan, log, place)
+            pool.submit(_read_file, plan, log, place, only)
             for place, file in enumerate(plan.files)
             if file.error is None
         ]
@@ -98,7 +102,7 @@ def scope_columns(plan: Plan) -> list[pl.Expr]:
     return [pl.col(name).cast(pl.String) for name in _scopes(plan)]
 
 
-def _read_file(plan: Plan, log: LogRows, place: int) -> int:
+def _read_file(plan: Plan, log: LogRows, place: int, only: pl.Expr | None) -> int:
     """Read one file into the shards; return its rows."""
     file = plan.files[place]
     needed = mappings.needed_columns(plan.mapping, file.schema)
@@ -113,6 +117,7 @@ def _read_file(plan: Plan, log: LogRows, place: int) -> int:
             )
             frame, skipped = _split_padding(plan, frame, file.name)
             padding += skipped
+            frame = frame if only is None else frame.filter(only)
             waiting.append(frame)
             start += batch.num_rows
             if sum(part.height for part in waiting) >= SPILL_ROWS:
@@ -173,6 +178,7 @@ def _read_scores(plan: Plan, log: LogRows, file: InputFile) -> None:
     types = _score_types(plan)
     for batch in read_batches(file, list(types)):
         columns = [read_column(batch.column(n), (), n).cast(dtype) for n, dtype in types.items()]
+        columns = [c + 0.0 if c.dtype == pl.Float64 else c for c in columns]  # -0.0 is 0.0
         frame = pl.DataFrame(columns)
         if frame.select(pl.any_horizontal(pl.col(*KEYS).is_null().any())).item():
             raise SchemaError(

@@ -21,7 +21,7 @@ class Reason(Enum):
     VALID_MISSING = (
         "valid_missing",
         "validation",
-        "valid is null though the file has the column",
+        "valid is null though the file has the column, or neither 0 nor 1",
         "log true for transitions and false for padding",
     )
     KEY_MISSING = (

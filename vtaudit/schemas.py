@@ -39,6 +39,7 @@ class Column:
     payload: bool = False
     lineage: bool = False
     optional: bool = False
+    needed: bool = False
 
 
 def _folder() -> Path:
@@ -71,6 +72,7 @@ def _expand(entry: dict[str, object]) -> list[Column]:
         payload=bool(entry.get("payload", False)),
         lineage=bool(entry.get("lineage", False)),
         optional="optional" in entry,
+        needed=str(entry.get("needed", "no")).startswith("yes"),
     )
     if entry.get("each") != "reason":
         return [column]

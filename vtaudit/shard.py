@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -74,6 +74,26 @@ class Shard:
 
 def judge_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
     """Return the rows of one shard with their verdicts and targets."""
+    shard = cut_shard(plan, log, number, clock)
+    if not plan.settings.targets:
+        return shard
+    with clock.stage("compute"):
+        results = compute_targets(plan, shard, shard.segments.offsets, shard.segments.rows)
+        note_not_finite(shard, results, plan.settings.dtype)
+    return replace(shard, results=results)
+
+
+def note_not_finite(shard: Shard, results: VTrace, dtype: str) -> None:
+    """Note the rows of segments whose target or advantage is not finite in the output type."""
+    broken = np.zeros(shard.rows.height, np.bool_)
+    with np.errstate(over="ignore"):
+        columns = [column.astype(dtype) for column in (results.value_target, results.advantage)]
+    broken[shard.segments.rows] = ~np.logical_and.reduce([np.isfinite(c) for c in columns])
+    shard.found.add(Reason.TARGET_NOT_FINITE, broken)
+
+
+def cut_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
+    """Return the rows of one shard with their verdicts and segments, without targets."""
     with clock.stage("order"):
         rows, unscored, unused = _order(plan, log, number)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
@@ -83,19 +103,49 @@ def judge_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
     with clock.stage("cut"):
         discount = _gamma(plan, rows)
         segments = _cut(plan, rows, keys, discount, found)
-    with clock.stage("compute"):
-        log_ratio = _log_ratio(plan, rows)
-        results = _compute(plan, rows, segments, discount, log_ratio, found)
     return Shard(
         rows=rows,
         found=found,
         keys=keys,
         segments=segments,
         discount=discount,
-        log_ratio=log_ratio,
-        results=results,
+        log_ratio=_log_ratio(plan, rows),
+        results=None,
         unscored=rows.select("trajectory_id", "step").filter(pl.Series(unscored)),
         unused=unused,
+    )
+
+
+def compute_targets(
+    plan: Plan,
+    shard: Shard,
+    offsets: NDArray[np.int64],
+    taken: NDArray[np.int64],
+    dtype: str | None = None,
+) -> VTrace:
+    """Return the targets of whole segments of a shard.
+
+    Args:
+        plan: whose clips, backend and device are used.
+        shard: whose rows they are.
+        offsets: where each segment begins in `taken`, and its length at the end  # [S + 1]
+        taken: the segments' rows  # [A]
+        dtype: of the results; the run's own by default.
+    """
+    settings, rows = plan.settings, shard.rows
+    return vtrace_packed(
+        shard.log_ratio[taken],
+        floats(rows, "value")[taken],
+        floats(rows, "reward")[taken],
+        shard.discount[taken],
+        shard.segments.next_value[taken[offsets[1:] - 1]],
+        offsets,
+        thresholds=Thresholds(
+            settings.rho_bar, settings.c_bar, settings.pg_rho_bar, settings.lambda_
+        ),
+        backend=settings.backend,
+        dtype=dtype or settings.dtype,
+        device=settings.device,
     )
 
 
@@ -187,35 +237,3 @@ def _log_ratio(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
         parts.append(log_prob)
     with np.errstate(invalid="ignore", over="ignore"):
         return (parts[0] - parts[1]).astype(plan.settings.dtype)
-
-
-def _compute(
-    plan: Plan,
-    rows: pl.DataFrame,
-    segments: Segments,
-    discount: Floats,
-    log_ratio: NDArray[np.floating],
-    found: Findings,
-) -> VTrace | None:
-    """Return the targets of the rows in segments; note the ones that are not finite."""
-    settings, taken = plan.settings, segments.rows
-    if not settings.targets:
-        return None
-    results = vtrace_packed(
-        log_ratio[taken],
-        floats(rows, "value")[taken],
-        floats(rows, "reward")[taken],
-        discount[taken],
-        segments.next_value[taken[segments.offsets[1:] - 1]],
-        segments.offsets,
-        thresholds=Thresholds(
-            settings.rho_bar, settings.c_bar, settings.pg_rho_bar, settings.lambda_
-        ),
-        backend=settings.backend,
-        dtype=settings.dtype,
-        device=settings.device,
-    )
-    broken = np.zeros(rows.height, np.bool_)
-    broken[taken] = ~(np.isfinite(results.value_target) & np.isfinite(results.advantage))
-    found.add(Reason.TARGET_NOT_FINITE, broken)
-    return results

@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vtaudit.actions import judge_lists
-from vtaudit.canonical import NOT_A_FLAG, PRESENT, LogShape
+from vtaudit.canonical import PRESENT, LogShape
 from vtaudit.config import Settings
 from vtaudit.reasons import Reason, Warn
 
@@ -32,7 +32,7 @@ def _key_missing(_s: Settings, _l: LogShape) -> pl.Expr:
 
 
 def _is_missing_flag(name: str) -> pl.Expr:
-    return pl.col(name).is_null() | (pl.col(name) == NOT_A_FLAG)
+    return ~((pl.col(name) == 0) | (pl.col(name) == 1)).fill_null(False)
 
 
 def _ends_both(*, strict: bool) -> Callable[[Settings, LogShape], pl.Expr]:
@@ -75,12 +75,21 @@ def _version_mismatch(s: Settings, _l: LogShape) -> pl.Expr:
     return ~pl.all_horizontal(parts) if parts else pl.lit(False)
 
 
-def _lag(s: Settings) -> pl.Expr:
-    return pl.lit(s.learner_version, dtype=pl.Int64) - pl.col("policy_version")
+def _is_older(version: int | None) -> pl.Expr:
+    """Compare in 128 bits, where no difference of two versions overflows."""
+    return pl.col("policy_version").cast(pl.Int128) < pl.lit(version, dtype=pl.Int128)
 
 
 def _too_stale(s: Settings, _l: LogShape) -> pl.Expr:
-    return _lag(s) > pl.lit(s.max_policy_lag, dtype=pl.Int64)
+    if s.learner_version is None or s.max_policy_lag is None:
+        return pl.lit(False)
+    return _is_older(s.learner_version - s.max_policy_lag)
+
+
+def _in_future(s: Settings, _l: LogShape) -> pl.Expr:
+    if s.learner_version is None:
+        return pl.lit(False)
+    return ~_is_older(s.learner_version + 1)
 
 
 BEHAVIOR = ("behavior_log_prob",)
@@ -114,7 +123,7 @@ RULES = (
     Rule(Reason.DISCOUNT_OUT_OF_RANGE, ("discount",), _discount_out_of_range),
     Rule(Reason.VERSION_MISMATCH, (), _version_mismatch),
     Rule(Reason.POLICY_TOO_STALE, ("policy_version",), _too_stale),
-    Rule(Reason.POLICY_VERSION_IN_FUTURE, ("policy_version",), lambda s, _l: _lag(s) < 0),
+    Rule(Reason.POLICY_VERSION_IN_FUTURE, ("policy_version",), _in_future),
     Rule(Warn.ENDS_BOTH, FLAGS, _ends_both(strict=False)),
     Rule(Warn.LOG_PROB_ROUNDED, BEHAVIOR, _rounded),
     Rule(
