@@ -1,4 +1,4 @@
-"""Counts -> the audit tables, the laws that they obey, and audit.duckdb."""
+"""Counts -> the audit tables and audit.duckdb."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 
 from vtaudit.counts import RUN
-from vtaudit.errors import InputError, LawError
+from vtaudit.errors import InputError
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import InputFile
 from vtaudit.schemas import arrow_schema, load_columns
@@ -173,55 +173,6 @@ def file_rows(files: Sequence[InputFile]) -> list[dict[str, Any]]:
 def make_table(name: str, run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     """Return rows as an Arrow table with the schema of schemas/NAME.json."""
     return pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], arrow_schema(name))
-
-
-def check_laws(run: Path, counts: Counts, *, targets: bool) -> None:
-    """Hold the counts against each other and against the rows that were written.
-
-    Raises:
-        LawError: they disagree.
-    """
-
-    def count(measure: str, kind: str | None = None) -> int:
-        return counts.get((measure, kind), 0)
-
-    def law(name: str, one: int, other: int) -> None:
-        if one != other:
-            raise LawError(f"{run.name}: {name}: {one} and {other}; this is a bug in vtaudit")
-
-    total = count("accepted") + count("rejected") + count("pending")
-    law("received = accepted + rejected + pending", count("received"), total)
-    primary = sum(count("rejected_primary", reason.code) for reason in Reason)
-    law("sum of rejected_primary = rejected", primary, count("rejected"))
-    rejects = _scan(run / "rejects")
-    law("rejected = rows of rejects", count("rejected"), rejects.select(pl.len()).collect().item())
-    any_ = rejects.select(pl.col("reasons").explode()).collect()["reasons"].value_counts()
-    found = dict(any_.drop_nulls("reasons").iter_rows())
-    for reason in Reason:
-        law(
-            f"rows with {reason.code}",
-            count("rejected_any", reason.code),
-            found.get(reason.code, 0),
-        )
-    if targets:
-        _check_targets(run, count, law)
-
-
-def _scan(folder: Path) -> pl.LazyFrame:
-    return pl.scan_parquet(sorted(folder.iterdir()), glob=False)
-
-
-def _check_targets(run: Path, count: Any, law: Any) -> None:
-    rows = _scan(run / "targets")
-    found = rows.group_by("boundary", "bootstrap_source").len().collect(engine="streaming")
-    law("accepted = rows of targets", count("accepted"), int(found["len"].sum()))
-    for measure, column, kinds in (
-        ("boundary", "boundary", BOUNDARIES),
-        ("bootstrap", "bootstrap_source", BOOTSTRAP_SOURCES),
-    ):
-        for kind in kinds:
-            written = found.filter(pl.col(column) == kind)["len"].sum()
-            law(f"rows of {measure} {kind}", count(measure, kind), int(written))
 
 
 def write_duckdb(path: Path, tables: Mapping[str, pa.Table]) -> None:

@@ -21,6 +21,9 @@ LIST_COLUMNS = (
     "behavior_logits",
     "target_logits",
 )
+KEYS = ("trajectory_id", "step")
+# how carried columns are named within a frame, apart from the canonical ones
+CARRIED = "carried:"
 # prefix of the columns that say whether a row's file has a column, where null and absent differ
 PRESENT = "present:"
 TOLD_APART = ("discount", "behavior_action_mask", "target_action_mask")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import Field, fields
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vtaudit.config import Settings, load_settings, parse_value
-from vtaudit.errors import SettingsError, VtauditError
+from vtaudit.errors import InputError, LawError, SettingsError, VtauditError
 from vtaudit.ranges import KINDS
 from vtaudit.reasons import Reason, Warn
 
@@ -32,12 +34,33 @@ class Vtaudit(click.Group):
         """Run the command."""
         try:
             return super().invoke(ctx)
-        except VtauditError as error:
-            click.echo(f"vtaudit: {error}", err=True)
-            ctx.exit(error.exit_code)
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
         except KeyboardInterrupt:
-            click.echo("vtaudit: interrupted; nothing was published", err=True)
+            click.echo("vtaudit: interrupted", err=True)
             ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _drop_stdout()
+        except Exception as error:
+            ctx.exit(_report(error))
+
+
+def _report(error: Exception) -> int:
+    """Print an error in one line, or all of it where it is not one that vtaudit expects."""
+    if isinstance(error, VtauditError):
+        click.echo(f"vtaudit: {error}", err=True)
+        return error.exit_code
+    if isinstance(error, OSError):
+        click.echo(f"vtaudit: {error}", err=True)
+        return InputError.exit_code
+    trace = "".join(traceback.format_exception(error))
+    click.echo(f"{trace}vtaudit: this is a bug in vtaudit, not a finding about the data", err=True)
+    return LawError.exit_code
+
+
+def _drop_stdout() -> None:
+    """Go on without a reader: what Python flushes at its end goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(cls=Vtaudit, context_settings={"help_option_names": ["-h", "--help"]})
@@ -112,10 +135,13 @@ def process(
 
     with _progress(show=not quiet) as tell:
         result = run(logs, out, settings, progress=tell)
-    if as_json:
-        click.echo(json.dumps(_as_json(result), indent=2))
-    elif not quiet:
-        _print_result(result)
+    try:
+        if as_json:
+            click.echo(json.dumps(_as_json(result), indent=2))
+        elif not quiet:
+            _print_result(result)
+    except BrokenPipeError:
+        _drop_stdout()
     for finding in result.findings:
         click.echo(f"vtaudit: {finding}", err=True)
     if result.findings:

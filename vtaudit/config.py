@@ -14,9 +14,10 @@ from typing import Any
 from vtaudit.errors import SettingsError, name_choices
 from vtaudit.ranges import KINDS
 from vtaudit.reasons import Reason
+from vtaudit.schemas import load_columns
 
 DEFAULT_GAMMA = 0.99
-LINEAGE = ("actor_id", "env_version", "reward_version", "mask_version")
+LINEAGE = tuple(column.name for column in load_columns("trajectory_log") if column.lineage)
 REASON_CODES = tuple(reason.code for reason in Reason)
 
 
@@ -64,7 +65,10 @@ class Settings:
     )
     preset: str = _setting("vtaudit", "text", "column names of a known ecosystem")
     scores: str | None = _setting(
-        None, "path", "Parquet with the learner's target_log_prob, value, bootstrap_value by key"
+        None,
+        "path",
+        "Parquet with the learner's target_log_prob, value, bootstrap_value by key",
+        result=False,
     )
     targets: bool = _setting(True, "switch", "recompute targets, or audit alone")
     windows: str = _setting(
@@ -201,13 +205,12 @@ def parse_value(name: str, value: Any) -> Any:
         return math.inf if value == "none" else _number(name, value)
     if kind in ("unit", "nonnegative"):
         return _number(name, value)
-    if kind == "list":
-        parts = value.split(",") if isinstance(value, str) else value
-        return tuple(str(part).strip() for part in parts)
+    if kind == "list" and isinstance(value, str | list | tuple):
+        return _texts(value)
     if kind == "expect" and isinstance(value, dict):
         return {key: _texts(item) for key, item in value.items()}
     if kind == "map" and isinstance(value, dict):
-        return {key: str(item) for key, item in value.items()}
+        return {key: _text(item) for key, item in value.items()}
     return value
 
 
@@ -221,10 +224,16 @@ def _number(name: str, value: Any) -> Any:
         return value
 
 
-def _texts(value: Any) -> tuple[str, ...]:
+def _texts(value: Any) -> tuple[Any, ...]:
+    """Return the items of a list, or of text that separates them with commas."""
     if isinstance(value, str):
-        return tuple(value.split(","))
-    return tuple(str(item) for item in value) if isinstance(value, list | tuple) else (str(value),)
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    return tuple(_text(item) for item in (value if isinstance(value, list | tuple) else [value]))
+
+
+def _text(value: Any) -> Any:
+    """Return a number as text; anything else is left for the range check."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 def load_settings(
@@ -264,6 +273,6 @@ def _read_toml(path: Path) -> dict[str, Any]:
             found = tomllib.load(stream)
     except FileNotFoundError:
         raise SettingsError(f"{path}: no such config file") from None
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"{path}: cannot be read as TOML: {error}") from None
     return found

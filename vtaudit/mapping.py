@@ -39,6 +39,7 @@ __all__ = [
     "needed_columns",
     "parse_assignment",
     "parse_expression",
+    "read_column",
     "resolve_mapping",
 ]
 
@@ -176,6 +177,20 @@ def needed_columns(mapping: Mapping, schema: pyarrow.Schema) -> list[str]:
     return [schema.field(index).name for index in sorted(needed)]
 
 
+def read_column(
+    column: pyarrow.Array | pyarrow.ChunkedArray, path: Sequence[int], text: str
+) -> polars.Series:
+    """Return a column, or the field that `path` reaches in it, as plain Polars values.
+
+    Raises:
+        SchemaError: Polars cannot hold the type.
+        UnreadableError: text that is no UTF-8.
+    """
+    from vtaudit import evaluation
+
+    return evaluation.read_column(column, path, text)
+
+
 def map_table(table: pyarrow.Table | pyarrow.RecordBatch, mapping: Mapping) -> polars.DataFrame:
     """Return the canonical columns of one decoded batch, as computed, without any other.
 
@@ -221,4 +236,4 @@ def _evaluate(node: Node, table: pyarrow.Table | pyarrow.RecordBatch) -> polars.
     path = _locate(node, table.schema)
     if path is None:
         raise SchemaError(f"column {node.text}: not in this file")
-    return evaluation.read_column(table.column(path[0]), path[1:], node.text)
+    return read_column(table.column(path[0]), path[1:], node.text)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from vtaudit.canonical import KEYS
 from vtaudit.records import InputFile
 
 ORDER = ("trajectory_id", "step", "file", "row")
-KEYS = ("trajectory_id", "step")
 
 
 def number_steps(rows: pl.DataFrame, files: Sequence[InputFile]) -> pl.DataFrame:

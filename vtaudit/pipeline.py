@@ -15,13 +15,15 @@ from vtaudit import audit
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN, SCHEMA, merge_counts
+from vtaudit.laws import check_laws
 from vtaudit.outputs import NAMED_KEYS, ShardResult, count_shard, write_shard
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import LogRows, read_log
 from vtaudit.reasons import Warn
 from vtaudit.records import InputFile
 from vtaudit.shard import judge_shard
-from vtaudit.store import open_workspace, write_manifest, write_table
+from vtaudit.sources import show_path
+from vtaudit.store import check_apart, open_workspace, write_manifest, write_table
 
 Progress = Callable[[str, int, int], None]
 
@@ -73,6 +75,7 @@ def process(
     settings, out = settings or Settings(), Path(out)
     tell = progress or (lambda stage, done, total: None)
     clock = Clock()
+    check_apart(paths, out)
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
             plan = make_plan(paths, settings)
@@ -158,7 +161,7 @@ def _finish(
             "audit_by": audit.audit_by_rows(whole.counts, unknown),
             "files": audit.file_rows(files),
         }
-        audit.check_laws(work, counts, targets=settings.targets)
+        check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)
     resolved, tags = settings.as_json(), settings.tags
     tables["runs"] = [audit.run_row(resolved, versions(), tags, clock.seconds)]
     written = {name: audit.make_table(name, plan.run_id, body) for name, body in tables.items()}
@@ -186,7 +189,7 @@ def _manifest(
         "tags": plan.settings.tags,
         "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
         "scored": list(plan.scored),
-        "logs": [str(log.absolute()) for log in logs],
+        "logs": [show_path(log.absolute()) for log in logs],
         "inputs": [_fingerprint(file) for file in files],
         "scores": [_fingerprint(file) for file in plan.scores],
         "outputs": {path.relative_to(work).as_posix(): _output(path) for path in outputs},
@@ -229,8 +232,7 @@ def _notes(
         if count:
             named = "; ".join(f"{trajectory} step {step}" for trajectory, step in keys)
             notes.append(f"scores: {count} {warning.text}, as {named}")
-    notes += [f"preset {plan.settings.preset} assumes: {text}" for text in plan.assumes]
-    return tuple(notes)
+    return (*notes, *plan.notes)
 
 
 def _findings(
@@ -247,7 +249,8 @@ def _findings(
     for code in settings.fail_on:
         if summary[f"rejected_any_{code}"]:
             found.append(f"fail_on {code}: {summary[f'rejected_any_{code}']} rows")
-    bad = sum(file.error is not None for file in files)
+    bad = [file for file in files if file.error is not None]
     if bad and not settings.allow_unreadable:
-        found.append(f"{bad} of {len(files)} files unreadable")
+        first = f"{bad[0].name}: {bad[0].error}"
+        found.append(f"{len(bad)} of {len(files)} files unreadable, as {first}")
     return tuple(found)

@@ -16,18 +16,16 @@ from typing import Any
 import polars as pl
 
 from vtaudit import mapping as mappings
-from vtaudit.canonical import LINEAGE, LOG_COLUMNS, SCORES, LogShape, unify_types
+from vtaudit.canonical import KEYS, LINEAGE, LOG_COLUMNS, SCORES, LogShape, unify_types
+from vtaudit.carry import carry_types
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import InputError, SchemaError, SettingsError, name_choices
-from vtaudit.evaluation import read_column
 from vtaudit.kernels import resolve_backend
 from vtaudit.records import InputFile
-from vtaudit.schemas import load_columns
 from vtaudit.sources import examine, list_inputs
 
 PACKAGES = ("numba", "numpy", "polars", "pyarrow", "duckdb", "torch", "triton")
 SCORE_COLUMNS = ("target_log_prob", "value", "bootstrap_value")
-KEYS = ("trajectory_id", "step")
 # read by nothing yet, so never decoded
 UNREAD = ("collected_at", "received_at")
 
@@ -44,7 +42,7 @@ class Plan:
         shape: types of the canonical columns over all files, scores included.
         scored: canonical columns that come from the scores.
         carry: name -> type of the carried columns.
-        assumes: what must hold of the log for the preset to be right.
+        notes: what the preset assumes of the log, and what could not be carried.
         run_id: hash of settings, inputs and version.
     """
 
@@ -55,7 +53,7 @@ class Plan:
     shape: LogShape
     scored: tuple[str, ...]
     carry: dict[str, pl.DataType]
-    assumes: tuple[str, ...]
+    notes: tuple[str, ...]
     run_id: str
 
     @property
@@ -96,6 +94,7 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
     found = {file.name: _types(mapping, file) for file in readable}
     shape = unify_types(found, settings.action_space)
     shape = _with_scores(shape, scores, scored)
+    carry, left_out = carry_types(settings.carry, readable)
     return Plan(
         settings=settings,
         files=tuple(files),
@@ -103,8 +102,8 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
         mapping=mapping,
         shape=shape,
         scored=scored,
-        carry=_carry_types(settings.carry, readable),
-        assumes=preset.assumes,
+        carry=carry,
+        notes=(*left_out, *(f"preset {preset.name} assumes: {text}" for text in preset.assumes)),
         run_id=_run_id(settings, files, scores),
     )
 
@@ -122,7 +121,10 @@ def versions() -> dict[str, str]:
 
 
 def _run_id(settings: Settings, files: Sequence[InputFile], scores: Sequence[InputFile]) -> str:
-    inputs = [[file.name, file.size, file.sha256, file.error] for file in (*files, *scores)]
+    inputs = [
+        [[file.name, file.size, file.sha256, file.error is None] for file in group]
+        for group in (files, scores)
+    ]
     gamma = DEFAULT_GAMMA if settings.gamma is None else settings.gamma
     settings = replace(settings, gamma=gamma)
     body = json.dumps([settings.fingerprint(), inputs, version("vtaudit")])
@@ -142,7 +144,7 @@ def _types(mapping: mappings.Mapping, file: InputFile) -> dict[str, object]:
             if mappings.available(expression, file.schema)
         }
     except SchemaError as error:
-        raise SchemaError(f"{file.name}, {error}") from None
+        raise SchemaError(f"{file.name}: {error}") from None
 
 
 def _check_columns(
@@ -226,30 +228,6 @@ def _with_scores(shape: LogShape, scores: Sequence[InputFile], scored: Sequence[
         )
     dtypes = {**shape.dtypes, **{name: pl.Float64() for name in scored}}
     return replace(shape, dtypes={name: dtypes[name] for name in LOG_COLUMNS if name in dtypes})
-
-
-def _carry_types(carry: Sequence[str], files: Sequence[InputFile]) -> dict[str, pl.DataType]:
-    """Return the type of each carried column over all files."""
-    names = list(dict.fromkeys(name for file in files for name in file.schema.names))
-    taken = {column.name for column in load_columns("targets")}
-    wanted = [n for n in names if n not in taken] if "all" in carry else list(carry)
-    for name in wanted:
-        if name not in names:
-            raise SchemaError(f"--carry {name}: no file has it{name_choices(name, names)}")
-        if name in taken:
-            raise SettingsError(f"--carry {name}: the targets hold a column of this name already")
-    return {name: _carry_type(name, files) for name in wanted}
-
-
-def _carry_type(name: str, files: Sequence[InputFile]) -> pl.DataType:
-    columns = [f.schema.empty_table().column(name) for f in files if name in f.schema.names]
-    frames = [pl.DataFrame({name: read_column(column, (), name)}) for column in columns]
-    try:
-        return pl.concat(frames, how="vertical_relaxed").schema[name]
-    except pl.exceptions.PolarsError as error:
-        raise SchemaError(
-            f"--carry {name}: its types differ between files and have none in common: {error}"
-        ) from None
 
 
 def lineage_columns(shape: LogShape) -> list[str]:

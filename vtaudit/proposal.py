@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import pyarrow as pa
-
-from vtaudit.canonical import LIST_COLUMNS, LOG_COLUMNS, unify_types
-from vtaudit.errors import SchemaError
-from vtaudit.expressions import Literal, parse_expression, path_text
-from vtaudit.mapping import available, column_paths, expression_type, resolve_mapping
+from vtaudit.canonical import LIST_COLUMNS, LOG_COLUMNS
+from vtaudit.expressions import Literal, parse_expression
+from vtaudit.footers import Footers
+from vtaudit.mapping import resolve_mapping
 from vtaudit.presets import Preset, list_presets, load_preset
-from vtaudit.presets.aliases import Ambiguity, find_names, load_aliases, load_ambiguities
-from vtaudit.records import InputFile
+from vtaudit.presets.aliases import Alias, Ambiguity, find_names, load_aliases, load_ambiguities
 
 NEEDED = ("trajectory_id", "step", "reward", "terminated", "truncated", "behavior_log_prob")
 PRESET_MUST_HAVE = ("trajectory_id", "reward", "terminated", "truncated", "behavior_log_prob")
 PRESET_LEAST_NAMES = 3
 DEFAULT_PRESET = "vtaudit"
 NEAR_MATCHES = 3
+NEAR_CUTOFF = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,47 +41,6 @@ class Proposal:
     needed: bool = False
     note: str = ""
     near: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Footers:
-    """The distinct schemas of the readable files, each with the names of the files that have it."""
-
-    schemas: tuple[tuple[pa.Schema, tuple[str, ...]], ...]
-    paths: tuple[str, ...]
-
-    @property
-    def columns(self) -> list[str]:
-        """The top-level columns over all files, as an expression would name them."""
-        names = dict.fromkeys(name for schema, _ in self.schemas for name in schema.names)
-        return [path_text((name,)) for name in names]
-
-    def find_fault(self, canonical: str, text: str) -> str | None:
-        """Return why the expression cannot be the canonical column, None where it can."""
-        expression = parse_expression(text)
-        try:
-            found = {
-                files[0]: {canonical: expression_type(expression, schema)}
-                for schema, files in self.schemas
-                if available(expression, schema)
-            }
-            unify_types(found, "auto")
-        except SchemaError as error:
-            return str(error)
-        return None if found else f"{text}: no file has all of its columns"
-
-
-def gather_footers(files: Iterable[InputFile]) -> Footers:
-    """Return the schemas of the readable files."""
-    schemas: dict[str, tuple[pa.Schema, list[str]]] = {}
-    paths: dict[str, None] = {}
-    for file in files:
-        if file.error is None:
-            schema = file.schema.remove_metadata()
-            schemas.setdefault(schema.to_string(), (schema, []))[1].append(file.name)
-    for schema, _ in schemas.values():
-        paths.update(dict.fromkeys(column_paths(schema)))
-    return Footers(tuple((s, tuple(names)) for s, names in schemas.values()), tuple(paths))
 
 
 def choose_preset(footers: Footers) -> str:
@@ -165,16 +122,14 @@ def _applied(footers: Footers, preset: Preset, maps: Mapping[str, str]) -> dict[
     return found
 
 
-def _by_alias(
-    canonical: str, footers: Footers, found: Mapping[str, Proposal]
-) -> Proposal | None:
+def _by_alias(canonical: str, footers: Footers, found: Mapping[str, Proposal]) -> Proposal | None:
     columns = [name for name in footers.columns if name not in LOG_COLUMNS]
     action = found["action"].expression if "action" in found else None
     fits: list[tuple[str, str]] = []
-    for alias in load_aliases():
+    for alias in (Alias(canonical, (canonical,)), *load_aliases()):
         if alias.canonical != canonical or ("{action}" in alias.expression and action is None):
             continue
-        for column in find_names((canonical, *alias.names), columns):
+        for column in find_names(alias.names, columns):
             text = alias.expression.format(column=column, action=action)
             if footers.find_fault(canonical, text) is None:
                 fits.append((text, alias.what))
@@ -216,7 +171,8 @@ def _complete_flags(found: dict[str, Proposal]) -> None:
     """Assume that one kind of end never occurs where the log has only the flag of the other."""
     flags = ("terminated", "truncated")
     for one, other in (flags, flags[::-1]):
-        if one not in found and _is_found(found, other):
+        is_told = one in found and found[one].status != "left_out"
+        if not is_told and _is_found(found, other):
             note = f"no column tells; assumed that no row is {one}"
             found[one] = Proposal(one, "assumed", "lit(false)", note=note)
 
@@ -224,19 +180,13 @@ def _complete_flags(found: dict[str, Proposal]) -> None:
 def _drop_lists_of_continuous_actions(footers: Footers, found: dict[str, Proposal]) -> None:
     if not _is_found(found, "action"):
         return
-    expression = parse_expression(found["action"].expression or "")
-    types = {
-        files[0]: {"action": expression_type(expression, schema)}
-        for schema, files in footers.schemas
-        if available(expression, schema)
-    }
-    if not types or unify_types(types, "auto").is_discrete:
+    if footers.unify({"action": found["action"].expression or ""}).is_discrete:
         return
     for name in LIST_COLUMNS:
         if _is_found(found, name):
             note = (
                 f"{found[name].expression}: the actions are floats, and masks and logits belong to "
-                "discrete ones; say --action-space discrete if the actions are indices"
+                "discrete ones (--action-space discrete says that the actions are indices)"
             )
             found[name] = Proposal(name, "unusable", note=note)
 
@@ -244,8 +194,10 @@ def _drop_lists_of_continuous_actions(footers: Footers, found: dict[str, Proposa
 def _missing(canonical: str, footers: Footers) -> Proposal:
     names: Sequence[str] = [path for path in footers.paths if path not in LOG_COLUMNS]
     known = [canonical]
-    known += [name for alias in load_aliases() if alias.canonical == canonical for name in alias.names]
+    known += [
+        name for alias in load_aliases() if alias.canonical == canonical for name in alias.names
+    ]
     near = [path for path in names if "." in path and path.rpartition(".")[2] in known]
-    near += difflib.get_close_matches(canonical, names, n=NEAR_MATCHES, cutoff=0.6)
+    near += difflib.get_close_matches(canonical, names, n=NEAR_MATCHES, cutoff=NEAR_CUTOFF)
     fits = [path for path in near if footers.find_fault(canonical, path) is None]
     return Proposal(canonical, "missing", near=tuple(dict.fromkeys(fits))[:NEAR_MATCHES])

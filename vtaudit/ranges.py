@@ -29,12 +29,27 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+def is_text(value: Any) -> bool:
+    """Return whether the value is text that UTF-8 can hold."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, tuple) and all(is_text(item) for item in value)
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, dict)
+    return isinstance(value, dict) and all(is_text(x) for pair in value.items() for x in pair)
+
+
+def _is_table_of_lists(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_list(item) for item in value.values())
 
 
 KINDS = {
@@ -52,9 +67,9 @@ KINDS = {
     "flag": Kind(_is_flag, "true or false"),
     "switch": Kind(_is_flag, "true or false"),
     "map": Kind(_is_table, "a table of names and text", "COLUMN=EXPRESSION"),
-    "expect": Kind(_is_table, "a table of columns and lists of values"),
-    "list": Kind(lambda value: isinstance(value, tuple), "a list of names"),
-    "choice": Kind(_is_text, "text"),
-    "text": Kind(_is_text, "text"),
-    "path": Kind(_is_text, "a path"),
+    "expect": Kind(_is_table_of_lists, "a table of columns and lists of values"),
+    "list": Kind(_is_list, "a list of names"),
+    "choice": Kind(is_text, "text"),
+    "text": Kind(is_text, "text"),
+    "path": Kind(is_text, "a path"),
 }

@@ -12,13 +12,11 @@ import polars as pl
 import pyarrow as pa
 
 from vtaudit import mapping as mappings
-from vtaudit.canonical import PRESENT, TOLD_APART, cast_frame
+from vtaudit.canonical import CARRIED, KEYS, PRESENT, TOLD_APART, cast_frame
 from vtaudit.counts import SCOPES, count_padding, merge_counts
 from vtaudit.errors import InputError, SchemaError, SettingsError, UnreadableError
-from vtaudit.evaluation import read_column
-from vtaudit.plan import KEYS, Plan
+from vtaudit.plan import Plan
 from vtaudit.records import InputFile
-from vtaudit.results import CARRIED
 from vtaudit.shards import Spill, count_shards
 from vtaudit.sources import read_batches
 
@@ -85,6 +83,8 @@ def read_log(
         for read in reads:
             tick(read.result())
         list(pool.map(lambda file: _read_scores(plan, log, file), plan.scores))
+    if all(file.error is not None for file in log.files):
+        raise InputError(f"{log.files[0].name}: {log.files[0].error}; no file is readable")
     if log.has_discounts and plan.settings.gamma is None:
         raise SettingsError(
             "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
@@ -149,7 +149,7 @@ def _frame(plan: Plan, batch: pa.RecordBatch, start: int) -> pl.DataFrame:
     columns = []
     for name, dtype in plan.carry.items():
         if name in batch.schema.names:
-            column = read_column(batch.column(name), (), name).cast(dtype)
+            column = mappings.read_column(batch.column(name), (), name).cast(dtype)
         else:
             column = pl.Series(name, [None], dtype=dtype).new_from_index(0, batch.num_rows)
         columns.append(column.alias(CARRIED + name))
@@ -177,7 +177,9 @@ def _score_types(plan: Plan) -> dict[str, pl.DataType]:
 def _read_scores(plan: Plan, log: LogRows, file: InputFile) -> None:
     types = _score_types(plan)
     for batch in read_batches(file, list(types)):
-        columns = [read_column(batch.column(n), (), n).cast(dtype) for n, dtype in types.items()]
+        columns = [
+            mappings.read_column(batch.column(n), (), n).cast(dtype) for n, dtype in types.items()
+        ]
         columns = [c + 0.0 if c.dtype == pl.Float64 else c for c in columns]  # -0.0 is 0.0
         frame = pl.DataFrame(columns)
         if frame.select(pl.any_horizontal(pl.col(*KEYS).is_null().any())).item():

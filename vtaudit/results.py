@@ -9,14 +9,13 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from vtaudit.canonical import CARRIED
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason
 from vtaudit.schemas import arrow_field, load_columns
 
 # columns with min/max statistics: none of them can hold NaN
 STATISTICS = ("trajectory_id", "step", "source_row", "policy_version")
 WEIGHTS = ("rho", "c", "pg_rho")
-# how carried columns are named within a frame, apart from the canonical ones
-CARRIED = "carried:"
 
 
 def targets_schema(ids: Mapping[str, str], real: str, *, weights: bool) -> pa.Schema:

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtaudit.errors import InputError, UnreadableError
+from vtaudit.ranges import is_text
 from vtaudit.records import InputFile
 
 BATCH_ROWS = 65_536
@@ -63,8 +65,12 @@ def _labels(logs: Sequence[Path]) -> list[str]:
 
 
 def _name(path: Path, base: Path, label: str) -> str:
-    name = "/".join(part for part in (label, path.relative_to(base).as_posix()) if part)
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    return "/".join(part for part in (label, show_path(path.relative_to(base))) if part)
+
+
+def show_path(path: Path) -> str:
+    """Return a path as text, bytes that are no UTF-8 escaped."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def _walk(directory: Path) -> Iterator[Path]:
@@ -87,14 +93,18 @@ def natural_key(name: str) -> tuple[list[str | int], bytes]:
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name.encode()
 
 
-def examine(file: InputFile) -> InputFile:
-    """Return `file` with size, hash, schema and row count, or with the error that prevents it."""
+def examine(file: InputFile, *, digest: bool = True) -> InputFile:
+    """Return `file` with size, hash, schema and row count, or with the error that prevents it.
+
+    Without `digest` there is no hash, and only the footer is read.
+    """
     try:
         status = file.path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UnreadableError("not a regular file")
         file = replace(file, size=status.st_size, mtime_ns=status.st_mtime_ns)
-        file = replace(file, sha256=_sha256(file.path))
+        if digest:
+            file = replace(file, sha256=_sha256(file.path))
         with _open(file.path) as parquet:
             names = parquet.schema_arrow.names
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -111,11 +121,17 @@ def examine(file: InputFile) -> InputFile:
     except UnreadableError as error:
         return replace(file, error=str(error))
     except (OSError, pa.ArrowException) as error:
-        return replace(file, error=_describe(file.path, error))
+        return replace(file, error=_describe(file, error))
 
 
-def _open(path: Path) -> pq.ParquetFile:
-    return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+@contextmanager
+def _open(path: Path) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file; PyArrow takes no path that is not UTF-8, so that one is opened here."""
+    with ExitStack() as stack:
+        source = path if is_text(str(path)) else stack.enter_context(path.open("rb"))
+        yield stack.enter_context(
+            pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+        )
 
 
 def _sha256(path: Path) -> str:
@@ -126,11 +142,12 @@ def _sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _describe(path: Path, error: Exception) -> str:
+def _describe(file: InputFile, error: Exception) -> str:
     """Return the error in one line, with what the file really is where its first bytes tell."""
     text = " ".join(str(error).split()) or type(error).__name__
+    text = text.replace(str(file.path), file.name)
     try:
-        with path.open("rb") as stream:
+        with file.path.open("rb") as stream:
             start = stream.read(32)
     except OSError:
         return text
@@ -152,6 +169,6 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
             yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
         status = file.path.stat()
     except (OSError, pa.ArrowException) as error:
-        raise UnreadableError(_describe(file.path, error)) from None
+        raise UnreadableError(_describe(file, error)) from None
     if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
         raise UnreadableError("the file changed while it was read; run again once it is whole")

@@ -15,11 +15,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.ranges import is_text
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "vtaudit run v1"
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
+
+
+def check_apart(logs: Sequence[Path], out: Path) -> None:
+    """Refuse a RUN within LOGS, where the next run would take it for a log.
+
+    Raises:
+        SettingsError: RUN lies within LOGS, or its path is not UTF-8.
+    """
+    if not is_text(str(out)):
+        raise SettingsError(f"{str(out)!r}: the path of a run must be UTF-8; name another --out")
+    for log in logs:
+        if log.resolve() in (out.resolve(), *out.resolve().parents):
+            raise SettingsError(f"{out}: lies within {log}; name an --out outside the logs")
 
 
 def check_target(out: Path, *, overwrite: bool) -> None:
@@ -73,21 +87,24 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
         SettingsError: `out` exists and may not be replaced, or another process works on it.
         InputError: the disk failed.
     """
+    out = out.absolute()
+    _put_back(out)
     check_target(out, overwrite=overwrite)
-    work = out.absolute().parent / f".{out.absolute().name}.vtaudit"
+    work = out.parent / f".{out.name}.vtaudit"
     try:
-        work.parent.mkdir(parents=True, exist_ok=True)
-        work.mkdir(exist_ok=True)
+        work.mkdir(parents=True, exist_ok=True)
         lock = os.open(work, os.O_RDONLY)
     except OSError as error:
         raise InputError(f"{out}: cannot be made: {error.strerror}") from None
     try:
         _claim(lock, out)
+        if not work.exists() or os.fstat(lock).st_ino != work.stat().st_ino:
+            raise SettingsError(f"{out}: another vtaudit process has just written it; look there")
         _clear(work)
         try:
             yield work
             check_target(out, overwrite=overwrite)
-            _publish(work, out.absolute())
+            _publish(work, out)
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -113,15 +130,30 @@ def _clear(work: Path) -> None:
 
 
 def _publish(work: Path, out: Path) -> None:
-    for directory, _, _ in os.walk(work):
-        sync(Path(directory))
-    old = out.parent / f".{out.name}.replaced"
-    if out.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        out.rename(old)
-    work.rename(out)
-    sync(out.parent)
+    """Rename the workspace to `out`; a run that stands there goes only once the new one is in."""
+    old = _replaced(out)
+    try:
+        for directory, _, _ in os.walk(work):
+            sync(Path(directory))
+        if out.exists():
+            out.rename(old)
+        work.rename(out)
+        sync(out.parent)
+    except OSError as error:
+        _put_back(out)
+        raise InputError(f"{out}: cannot be published: {error.strerror}") from None
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _replaced(out: Path) -> Path:
+    return out.parent / f".{out.name}.replaced"
+
+
+def _put_back(out: Path) -> None:
+    """Put back the old run of a process that ended between the two renames of an overwrite."""
+    old = _replaced(out)
+    if old.is_dir() and not out.exists():
+        old.rename(out)
 
 
 def sync(path: Path) -> None:

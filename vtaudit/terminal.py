@@ -57,7 +57,7 @@ def show_progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None] 
 
 
 def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    console = Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
@@ -74,9 +74,9 @@ def print_audit(result: RunResult) -> None:
     group = ""
     for row in result.audit:
         measure, kind, count = row["measure"], row["kind"], row["count"]
-        if not count and (kind is not None or measure in HIDDEN_WHEN_ZERO) and count is not None:
+        if not count and measure in HIDDEN_WHEN_ZERO:
             continue
-        if count is None and (measure in HIDDEN_WHEN_ZERO or kind is None):
+        if count == 0 and kind is not None:
             continue
         if kind is not None and measure != group:
             table.add_row(f"[bold]{GROUPS[measure]}[/]")

@@ -11,8 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit import audit
+from vtaudit.config import settings_from_json
 from vtaudit.errors import LawError
+from vtaudit.laws import check_laws
 from vtaudit.recompute import Verification, recompute
 from vtaudit.store import MANIFEST, read_manifest
 
@@ -77,7 +78,8 @@ def _check_counts(run: Path, manifest: dict[str, Any], found: Verification) -> N
     summary = pl.read_parquet(run / "audit" / "summary.parquet", glob=False).to_dicts()[0]
     counts = {(row["measure"], row["kind"]): row["count"] or 0 for row in table}
     try:
-        audit.check_laws(run, counts, targets=manifest["settings"]["targets"])
+        settings = settings_from_json(manifest["settings"])
+        check_laws(run, run.name, counts, settings.thresholds(), targets=settings.targets)
     except LawError as error:
         found.broken.append(str(error))
     for row in table:
