@@ -81,7 +81,7 @@ def test_process_agrees_with_the_oracle_when_logs_are_faulty(
 ) -> None:
     files, options = make_random_log(seed)
     write_log(files, tmp_path / "logs")
-    monkeypatch.setattr(shards_module, "SHARD_ROWS", 40 if seed % 2 else 500_000)
+    monkeypatch.setattr(shards_module, "SHARD_ROWS", 40 if seed % 2 else 250_000)
     run = tmp_path / "run"
     mapped = {name for file in files.values() for name in file.columns}
     if options.get("learner_version") is not None and "policy_version" not in mapped:

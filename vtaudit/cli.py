@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import Field, fields
+from dataclasses import Field, asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -216,6 +217,40 @@ def query(run: Path, sql: str | None, form: str | None) -> None:
 
 
 @main.command()
+@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--preset", metavar="TEXT", help="column names of a known ecosystem, not guessed")
+@click.option(
+    "--map", "maps", multiple=True, metavar="COLUMN=EXPRESSION", help="a column that you know"
+)
+@click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
+def inspect(
+    logs: tuple[Path, ...], preset: str | None, maps: tuple[str, ...], as_json: bool
+) -> None:
+    """Look at LOGS before a run: schema, a proposed mapping, doubts, a command to start from.
+
+    Writes nothing and applies nothing. Exits 1 where a file is unreadable.
+    """
+    from vtaudit.inspection import inspect_log
+
+    known = dict(_pair("columns", text) for text in maps)
+    found = inspect_log(logs, preset=preset, maps=known, out=_free_name("run"))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+    else:
+        from vtaudit.inspection_report import print_inspection
+
+        print_inspection(found)
+    if found.unreadable:
+        sys.exit(FOUND_SOMETHING)
+
+
+def _free_name(name: str) -> str:
+    """Return the name, with a number where something in the working directory bears it."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(each for each in names if not Path(each).exists())
+
+
+@main.command()
 @click.option("--json", "as_json", is_flag=True, help="print the registry as JSON")
 def reasons(as_json: bool) -> None:
     """Print every reason why a row is rejected, and every warning."""
@@ -230,3 +265,18 @@ def reasons(as_json: bool) -> None:
     from vtaudit.terminal import print_reasons
 
     print_reasons()
+
+
+@main.command()
+@click.option("--json", "as_json", is_flag=True, help="print the presets as JSON")
+def presets(as_json: bool) -> None:
+    """Print every preset: the columns it maps, the settings it implies, what it assumes."""
+    from vtaudit.presets import list_presets, load_preset
+
+    found = [load_preset(name) for name in list_presets()]
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in found], indent=2))
+        return
+    from vtaudit.terminal import print_presets
+
+    print_presets(found)

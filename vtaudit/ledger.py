@@ -121,12 +121,21 @@ def code_values(column: pl.Series) -> Ints:
 
 
 def combine_codes(*columns: Ints) -> Ints:
-    """Return one number per distinct combination of the columns, from 0, in their order  # [N]."""
-    code = np.zeros(len(columns[0]), np.int64)
+    """Return one number per distinct combination of the columns, from 0, in their order  # [N].
+
+    Rows mostly come in runs of one combination, so it is the runs that are sorted.
+    """
+    rows = len(columns[0])
+    if not rows:
+        return np.zeros(0, np.int64)
+    is_first = np.ones(rows, np.bool_)
+    is_first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    firsts = np.flatnonzero(is_first)
+    code = np.zeros(len(firsts), np.int64)
     for column in columns:
-        code = code * (int(column.max(initial=0)) + 1) + column
+        code = code * (int(column.max()) + 1) + column[firsts]
         code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    return code
+    return np.repeat(code, np.diff(firsts, append=rows))
 
 
 def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
@@ -140,11 +149,13 @@ def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
         return delivery
     place = combine_codes(window[rows], file[rows])
     copy = np.zeros(len(rows), np.int64)
-    if (keys.counts > 1).any():
-        order = np.lexsort((np.arange(len(rows)), place, keys.key[rows]))
-        is_first = np.ones(len(rows), np.bool_)
-        is_first[1:] = (np.diff(keys.key[rows][order]) != 0) | (np.diff(place[order]) != 0)
-        begin = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
-        copy[order] = np.arange(len(rows)) - begin
+    again = np.flatnonzero(keys.counts[keys.key[rows]] > 1)
+    if len(again):
+        order = again[np.lexsort((again, place[again], keys.key[rows[again]]))]
+        key, where = keys.key[rows[order]], place[order]
+        is_first = np.ones(len(order), np.bool_)
+        is_first[1:] = (key[1:] != key[:-1]) | (where[1:] != where[:-1])
+        begin = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+        copy[order] = np.arange(len(order)) - begin
     delivery[rows] = combine_codes(place, copy)
     return delivery

@@ -60,7 +60,7 @@ def resolve_mapping(
     """Return the expression of each canonical column that the log has.
 
     An explicit map goes before the preset's entry, and that before a column of the canonical
-    name itself. An explicit `lit(null)` says that there is no such column.
+    name itself. `lit(null)` in a map or a preset says that there is no such column.
 
     Args:
         maps: canonical name -> text of an expression.
@@ -93,7 +93,7 @@ def resolve_mapping(
 
 def _explicit_expression(name: str, text: str, known: frozenset[str]) -> Expression | None:
     expression = parse_expression(text)
-    if isinstance(expression.root, Literal) and expression.root.value is None:
+    if _is_null(expression):
         return None
     for reference in expression.references():
         if not _is_known(reference, known):
@@ -111,8 +111,12 @@ def _implied_expression(
     for text in (*choices, name):
         expression = parse_expression(text)
         if all(_is_known(reference, known) for reference in expression.references()):
-            return expression
+            return None if _is_null(expression) else expression
     return None
+
+
+def _is_null(expression: Expression) -> bool:
+    return isinstance(expression.root, Literal) and expression.root.value is None
 
 
 def _is_known(reference: Column, known: frozenset[str]) -> bool:

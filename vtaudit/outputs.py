@@ -13,7 +13,7 @@ from vtaudit.counts import count_verdicts
 from vtaudit.kernels import VTrace
 from vtaudit.ledger import number_deliveries, number_windows
 from vtaudit.plan import Plan
-from vtaudit.reading import scope_columns
+from vtaudit.reading import scope_names
 from vtaudit.records import Verdicts
 from vtaudit.results import (
     STATISTICS,
@@ -56,7 +56,7 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
     )
     counts = count_verdicts(
         verdicts,
-        shard.rows.select(scope_columns(plan)),
+        shard.rows.select(scope_names(plan)),
         plan.settings.thresholds(),
         targets=plan.settings.targets,
     )

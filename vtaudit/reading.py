@@ -72,7 +72,7 @@ def read_log(
         rows=Spill(directory, "rows", shards),
         scores=Spill(directory, "scores", shards),
         files=list(plan.files),
-        padding=count_padding(pl.DataFrame(schema=dict.fromkeys(_scopes(plan), pl.String()))),
+        padding=count_padding(pl.DataFrame(schema=dict.fromkeys(scope_names(plan), pl.String()))),
     )
     with ThreadPoolExecutor(plan.settings.threads) as pool:
         reads = [
@@ -93,13 +93,9 @@ def read_log(
     return log
 
 
-def _scopes(plan: Plan) -> list[str]:
+def scope_names(plan: Plan) -> list[str]:
+    """Return the mapped scopes of the audit."""
     return ["source_file", *(name for name in SCOPES if name in plan.shape.dtypes)]
-
-
-def scope_columns(plan: Plan) -> list[pl.Expr]:
-    """Return the scopes of the audit as text columns."""
-    return [pl.col(name).cast(pl.String) for name in _scopes(plan)]
 
 
 def _read_file(plan: Plan, log: LogRows, place: int, only: pl.Expr | None) -> int:
@@ -166,7 +162,7 @@ def _split_padding(
     if not is_padding.any():
         return frame, []
     skipped = frame.filter(is_padding).with_columns(pl.lit(name).alias("source_file"))
-    return frame.filter(~is_padding), [count_padding(skipped.select(scope_columns(plan)))]
+    return frame.filter(~is_padding), [count_padding(skipped.select(scope_names(plan)))]
 
 
 def _score_types(plan: Plan) -> dict[str, pl.DataType]:

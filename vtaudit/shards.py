@@ -14,7 +14,7 @@ import polars as pl
 from vtaudit.errors import InputError
 
 MAX_SHARDS = 64
-SHARD_ROWS = 500_000
+SHARD_ROWS = 250_000
 SHARD_BYTES = 128 << 20
 
 

@@ -21,6 +21,7 @@ from vtaudit.reasons import Reason, Warn
 
 if TYPE_CHECKING:
     from vtaudit.pipeline import RunResult
+    from vtaudit.presets import Preset
 
 GROUPS = {
     "rejected_any": "rejected, any reason",
@@ -176,3 +177,34 @@ def print_reasons() -> None:
         for code, text in rows:
             table.add_row(code, escape(text))
         console.print(table)
+
+
+def print_presets(presets: Iterable[Preset]) -> None:
+    """Print what each preset maps, sets and assumes."""
+    console = _console()
+    for preset in presets:
+        table = Table(
+            title=f"{preset.name}: {escape(preset.description)}",
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            show_header=False,
+        )
+        table.add_column(min_width=20, no_wrap=True)
+        table.add_column()
+        for canonical, texts in preset.columns.items():
+            table.add_row(f"  {canonical}", escape(", or ".join(texts)))
+        for setting, where in _preset_settings(preset):
+            table.add_row(f"  {setting}", where)
+        for sentence in preset.assumes:
+            table.add_row("  assumes", escape(sentence))
+        console.print(table)
+        console.print("")
+
+
+def _preset_settings(preset: Preset) -> Iterator[tuple[str, str]]:
+    for name, value in preset.settings.items():
+        yield f"--{name.replace('_', '-')}", str(value)
+    for canonical, settings in preset.settings_without.items():
+        for name, value in settings.items():
+            yield f"--{name.replace('_', '-')}", f"{value}, where {canonical} is not mapped"
