@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,7 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
         EngineError: the backend or device asked for is not there.
     """
     backend, device = resolve_backend(settings.backend, settings.device)
+    settings = replace(settings, threads=settings.threads or _count_processors())
     files = _examine_all(list_inputs(logs), settings.threads)
     readable = [file for file in files if file.error is None]
     if not readable:
@@ -91,8 +93,7 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
     scores = _examine_scores(settings)
     scored = _scored_columns(scores)
     _check_columns(mapping, scored, settings, paths)
-    found = {file.name: _types(mapping, file) for file in readable}
-    shape = unify_types(found, settings.action_space)
+    shape = unify_types(_types_by_file(mapping, readable), settings.action_space)
     shape = _with_scores(shape, scores, scored)
     carry, left_out = carry_types(settings.carry, readable)
     return Plan(
@@ -106,6 +107,13 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
         notes=(*left_out, *(f"preset {preset.name} assumes: {text}" for text in preset.assumes)),
         run_id=_run_id(settings, files, scores),
     )
+
+
+def _count_processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @cache
@@ -134,6 +142,17 @@ def _run_id(settings: Settings, files: Sequence[InputFile], scores: Sequence[Inp
 def _examine_all(files: Sequence[InputFile], threads: int | None) -> list[InputFile]:
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(examine, files))
+
+
+def _types_by_file(
+    mapping: mappings.Mapping, files: Sequence[InputFile]
+) -> dict[str, dict[str, object]]:
+    """Return the types of the canonical columns of each file; equal schemas are asked once."""
+    known: dict[Any, dict[str, object]] = {}
+    for file in files:
+        if file.schema not in known:
+            known[file.schema] = _types(mapping, file)
+    return {file.name: known[file.schema] for file in files}
 
 
 def _types(mapping: mappings.Mapping, file: InputFile) -> dict[str, object]:
