@@ -321,7 +321,8 @@ def test_file_name_that_is_no_utf_8_is_no_crash(logs: Path, tmp_path: Path) -> N
 
 
 def test_error_of_a_value_that_does_not_fit_is_one_line(tmp_path: Path) -> None:
-    tables = {"a.parquet": make_table(), "b.parquet": make_table(step=pa.array([2**63] * ROWS, pa.uint64()))}
+    huge = pa.array([2**63] * ROWS, pa.uint64())
+    tables = {"a.parquet": make_table(), "b.parquet": make_table(step=huge)}
     logs = write_files(tmp_path / "logs", tables)
     result = invoke("process", logs, "--out", tmp_path / "run")
     assert result.exit_code == 1
