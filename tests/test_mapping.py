@@ -610,7 +610,8 @@ def test_preset_takes_the_first_alternative_that_exists() -> None:
 
 
 def test_presets_are_sound() -> None:
-    assert list_presets() == ("rllib", "vtaudit")
+    names = ("coach", "d4rl", "minari", "reagent", "rllib", "torchrl", "vtaudit")
+    assert list_presets() == names
     for name in list_presets():
         preset = load_preset(name)
         assert preset.name == name
@@ -623,7 +624,7 @@ def test_presets_are_sound() -> None:
 
 
 def test_unknown_preset_lists_the_valid_ones() -> None:
-    with pytest.raises(SettingsError, match=r"'rlib'.*did you mean rllib.*valid: rllib, vtaudit"):
+    with pytest.raises(SettingsError, match=r"'rlib'.*did you mean rllib.*valid: coach, d4rl"):
         load_preset("rlib")
 
 

@@ -280,3 +280,92 @@ def presets(as_json: bool) -> None:
     from vtaudit.terminal import print_presets
 
     print_presets(found)
+
+
+LOGS_OPTION = click.option(
+    "--logs",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="where the logs are now, each LOGS of the run in turn",
+)
+SCORES_OPTION = click.option(
+    "--scores", metavar="DIR", type=click.Path(path_type=Path), help="where the scores are now"
+)
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--row", nargs=2, type=(str, int), metavar="TRAJECTORY STEP", help="by its key")
+@click.option("--at", metavar="FILE:ROW", help="by its place; rows count from 0")
+@LOGS_OPTION
+@SCORES_OPTION
+@JSON_OPTION
+def explain(
+    run: Path,
+    row: tuple[str, int] | None,
+    at: str | None,
+    logs: tuple[Path, ...],
+    scores: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain one row of RUN's logs: copies, every rule, segment, bootstrap, every term."""
+    from vtaudit.explanation import explain as explain_row
+
+    place = None if at is None else _parse_place(at)
+    found = explain_row(run, row=row, at=place, logs=logs, scores=scores)
+    if as_json:
+        _echo_json(found)
+        return
+    from vtaudit.explanation_report import print_explanation
+
+    print_explanation(found)
+
+
+def _parse_place(text: str) -> tuple[str, int]:
+    file, _, row = text.rpartition(":")
+    if not file or not row.isdecimal():
+        raise SettingsError(f"--at {text}: expected FILE:ROW, as part-0.parquet:17")
+    return file, int(row)
+
+
+def _echo_json(found: object) -> None:
+    from vtaudit.plain import to_plain
+
+    click.echo(json.dumps(to_plain(found), indent=2, allow_nan=False, default=str))
+
+
+@main.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@LOGS_OPTION
+@SCORES_OPTION
+@click.option("--sample", type=click.IntRange(min=1), metavar="N", help="recompute N segments only")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="of the sample  [default: 0]")
+@JSON_OPTION
+def verify(
+    run: Path,
+    logs: tuple[Path, ...],
+    scores: Path | None,
+    sample: int | None,
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Hold RUN against its fingerprints, its laws, and its logs, recomputed in float64.
+
+    Exit codes: 0 what was compared holds; 3 files of the run are damaged, missing or strange, or
+    the logs are not the run's; 70 a law is broken or rows differ.
+    """
+    from vtaudit.verify import verify as verify_run
+
+    found = verify_run(run, logs, scores=scores, sample=sample, seed=seed)
+    if as_json:
+        _echo_json(found)
+    else:
+        from vtaudit.verification_report import print_verification
+
+        print_verification(run, found)
+    if found.damaged or found.broken:
+        told = f"{len(found.damaged)} damaged, {len(found.broken)} broken"
+        click.echo(f"vtaudit: {run} does not hold: {told}", err=True)
+        sys.exit(InputError.exit_code if found.damaged else LawError.exit_code)

@@ -92,12 +92,8 @@ def inspect_log(
         SettingsError: no such preset, or a map that is not one.
         SchemaError: a map refers to a column that no file has.
     """
-    files = examine_all(list_inputs(logs))
+    files = _examine(logs)
     readable = [file for file in files if file.error is None]
-    if not readable:
-        raise InputError(
-            f"{files[0].name}: {files[0].error}; none of {len(files)} files is readable"
-        )
     footers = gather_footers(readable)
     chosen = load_preset(preset or choose_preset(footers))
     proposals, unclear = propose_columns(footers, chosen, maps or {})
@@ -131,6 +127,15 @@ def inspect_log(
             [str(log) for log in logs], out, chosen, view.proposals, has_discounts=has_discounts
         ),
     )
+
+
+def _examine(logs: Sequence[Path]) -> list[InputFile]:
+    files = examine_all(list_inputs(logs))
+    if all(file.error is not None for file in files):
+        raise InputError(
+            f"{files[0].name}: {files[0].error}; none of {len(files)} files is readable"
+        )
+    return files
 
 
 @dataclass(frozen=True, slots=True)

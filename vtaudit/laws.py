@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -13,23 +12,8 @@ from vtaudit.errors import LawError
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason
 
 Counts = Mapping[tuple[str, str | None], int]
-
-
-@dataclass(frozen=True, slots=True)
-class Laws:
-    """The counts of a run, and how to hold them against others."""
-
-    run: str
-    counts: Counts
-
-    def count(self, measure: str, kind: str | None = None) -> int:
-        """Return a count, 0 where nothing was found."""
-        return self.counts.get((measure, kind), 0)
-
-    def hold(self, name: str, counted: int, other: int) -> None:
-        """Raise LawError where two numbers that must be equal differ."""
-        if counted != other:
-            raise LawError(f"{self.run}: {name}: {counted} and {other}; this is a bug in vtaudit")
+# what must be equal, and the two numbers
+Law = tuple[str, int, int]
 
 
 def check_laws(
@@ -40,29 +24,36 @@ def check_laws(
     Args:
         folder: where the parts stand.
         run: what to call the run in an error.
-        counts: by measure and kind.
+        counts: by measure and kind; what is not there is 0.
         thresholds: clip by kind.
         targets: whether there are targets.
 
     Raises:
         LawError: two numbers that must be equal differ.
     """
-    laws = Laws(run, counts)
-    total = laws.count("accepted") + laws.count("rejected") + laws.count("pending")
-    laws.hold("received = accepted + rejected + pending", laws.count("received"), total)
-    primary = sum(laws.count("rejected_primary", reason.code) for reason in Reason)
-    laws.hold("sum of rejected_primary = rejected", primary, laws.count("rejected"))
-    _check_rejects(laws, folder / "rejects")
-    if targets:
-        _check_targets(laws, folder / "targets", thresholds)
+    laws = [*sum_laws(counts), *rejects_laws(folder, counts)]
+    laws += targets_laws(folder, counts, thresholds) if targets else []
+    for name, one, other in laws:
+        if one != other:
+            raise LawError(f"{run}: {name}: {one} and {other}; this is a bug in vtaudit")
+
+
+def sum_laws(counts: Counts) -> Iterator[Law]:
+    """Yield the counts that add up to others."""
+    states = ("accepted", "rejected", "pending")
+    total = sum(counts.get((state, None), 0) for state in states)
+    yield "received = accepted + rejected + pending", counts.get(("received", None), 0), total
+    primary = sum(counts.get(("rejected_primary", reason.code), 0) for reason in Reason)
+    yield "sum of rejected_primary = rejected", primary, counts.get(("rejected", None), 0)
 
 
 def _scan(folder: Path) -> pl.LazyFrame:
     return pl.scan_parquet(sorted(folder.iterdir()), glob=False)
 
 
-def _check_rejects(laws: Laws, folder: Path) -> None:
-    rows = _scan(folder)
+def rejects_laws(folder: Path, counts: Counts) -> Iterator[Law]:
+    """Yield each count of rejected rows with the rows of rejects."""
+    rows = _scan(folder / "rejects")
     first = rows.group_by("primary_reason").len().collect(engine="streaming")
     any_ = rows.select(pl.col("reasons").explode()).group_by("reasons").len()
     for measure, found in (
@@ -70,14 +61,15 @@ def _check_rejects(laws: Laws, folder: Path) -> None:
         ("rejected_any", dict(any_.collect(engine="streaming").iter_rows())),
     ):
         for reason in Reason:
-            written = found.get(reason.code, 0)
-            laws.hold(f"{measure} {reason.code}", laws.count(measure, reason.code), written)
+            key = (measure, reason.code)
+            yield f"{measure} {reason.code}", counts.get(key, 0), found.get(reason.code, 0)
 
 
-def _check_targets(laws: Laws, folder: Path, thresholds: Mapping[str, float]) -> None:
+def targets_laws(folder: Path, counts: Counts, thresholds: Mapping[str, float]) -> Iterator[Law]:
+    """Yield each count of accepted rows with the rows of targets."""
     ratio = pl.col("log_ratio").cast(pl.Float64)
     found = (
-        _scan(folder)
+        _scan(folder / "targets")
         .group_by("boundary", "bootstrap_source")
         .agg(
             pl.len(),
@@ -85,13 +77,14 @@ def _check_targets(laws: Laws, folder: Path, thresholds: Mapping[str, float]) ->
         )
         .collect(engine="streaming")
     )
-    laws.hold("accepted = rows of targets", laws.count("accepted"), int(found["len"].sum()))
+    rows = int(found["len"].sum())
+    yield "accepted = rows of targets", counts.get(("accepted", None), 0), rows
     for kind in thresholds:
-        laws.hold(f"clipped {kind}", laws.count("clipped", kind), int(found[kind].sum()))
+        yield f"clipped {kind}", counts.get(("clipped", kind), 0), int(found[kind].sum())
     for measure, column, kinds in (
         ("boundary", "boundary", BOUNDARIES),
         ("bootstrap", "bootstrap_source", BOOTSTRAP_SOURCES),
     ):
         for kind in kinds:
             written = int(found.filter(pl.col(column) == kind)["len"].sum())
-            laws.hold(f"{measure} {kind}", laws.count(measure, kind), written)
+            yield f"{measure} {kind}", counts.get((measure, kind), 0), written

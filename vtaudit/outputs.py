@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from vtaudit.counts import count_verdicts
+from vtaudit import audit
+from vtaudit.counts import RUN, SCHEMA, count_verdicts, merge_counts
 from vtaudit.kernels import VTrace
 from vtaudit.ledger import number_deliveries, number_windows
 from vtaudit.plan import Plan
-from vtaudit.reading import scope_names
+from vtaudit.reading import LogRows, scope_names
+from vtaudit.reasons import Warn
 from vtaudit.records import Verdicts
 from vtaudit.results import (
     STATISTICS,
@@ -66,6 +70,34 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
         unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
     )
+
+
+def add_up(log: LogRows, shards: Sequence[ShardResult]) -> ShardResult:
+    """Return the sum of the shards, with the padding and the scores that no row has."""
+    surplus = sum(shard.surplus for shard in shards)
+    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
+    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
+    counts = merge_counts([log.padding, extra, *(shard.counts for shard in shards)])
+    unscored = [key for shard in shards for key in shard.unscored]
+    unused = [key for shard in shards for key in shard.unused]
+    return ShardResult(counts, surplus, tuple(unscored[:NAMED_KEYS]), tuple(unused[:NAMED_KEYS]))
+
+
+def tabulate(plan: Plan, log: LogRows, whole: ShardResult) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of summary, audit, audit_by and files, from the counts of all shards."""
+    counts = audit.counts_of(whole.counts, RUN, RUN)
+    unknown = audit.unknown_counts(
+        ordered=plan.settings.step_from == "order",
+        targets=plan.settings.targets,
+        ratio=plan.shape.has("target_log_prob"),
+    )
+    rows = audit.audit_rows(counts, unknown, zeros=True)
+    return {
+        "summary": [audit.summary_row(rows, counts, log.files)],
+        "audit": rows,
+        "audit_by": audit.audit_by_rows(whole.counts, unknown),
+        "files": audit.file_rows(log.files),
+    }
 
 
 def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:

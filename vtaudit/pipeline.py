@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from vtaudit import audit
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
-from vtaudit.counts import RUN, SCHEMA, merge_counts
+from vtaudit.counts import RUN
 from vtaudit.laws import check_laws
-from vtaudit.outputs import NAMED_KEYS, ShardResult, count_shard, write_shard
+from vtaudit.outputs import ShardResult, add_up, count_shard, tabulate, write_shard
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import LogRows, read_log
 from vtaudit.reasons import Warn
@@ -85,7 +83,7 @@ def process(
         plan = replace(plan, settings=replace(plan.settings, gamma=gamma))
         with clock.stage("shards"):
             shards = _run_shards(plan, log, work, clock, tell)
-        return _finish(plan, paths, log.files, _add_up(log, shards), work, out, clock)
+        return _finish(plan, paths, log, add_up(log, shards), work, out, clock)
 
 
 def _read(plan: Plan, work: Path, tell: Progress) -> LogRows:
@@ -124,21 +122,10 @@ def _run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) 
         return count_shard(plan, shard)
 
 
-def _add_up(log: LogRows, shards: Sequence[ShardResult]) -> ShardResult:
-    """Return the sum of the shards, with the padding and the scores that no row has."""
-    surplus = sum(shard.surplus for shard in shards)
-    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
-    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
-    counts = merge_counts([log.padding, extra, *(shard.counts for shard in shards)])
-    unscored = [key for shard in shards for key in shard.unscored]
-    unused = [key for shard in shards for key in shard.unused]
-    return ShardResult(counts, surplus, tuple(unscored[:NAMED_KEYS]), tuple(unused[:NAMED_KEYS]))
-
-
 def _finish(
     plan: Plan,
     logs: Sequence[Path],
-    files: Sequence[InputFile],
+    log: LogRows,
     whole: ShardResult,
     work: Path,
     out: Path,
@@ -148,19 +135,8 @@ def _finish(
     settings = plan.settings
     with clock.stage("audit"):
         counts = audit.counts_of(whole.counts, RUN, RUN)
-        unknown = audit.unknown_counts(
-            ordered=settings.step_from == "order",
-            targets=settings.targets,
-            ratio=plan.shape.has("target_log_prob"),
-        )
-        rows = audit.audit_rows(counts, unknown, zeros=True)
-        summary = audit.summary_row(rows, counts, files)
-        tables = {
-            "summary": [summary],
-            "audit": rows,
-            "audit_by": audit.audit_by_rows(whole.counts, unknown),
-            "files": audit.file_rows(files),
-        }
+        tables = tabulate(plan, log, whole)
+        summary, files = tables["summary"][0], log.files
         check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)
     resolved, tags = settings.as_json(), settings.tags
     tables["runs"] = [audit.run_row(resolved, versions(), tags, clock.seconds)]
@@ -170,7 +146,8 @@ def _finish(
     audit.write_duckdb(work / "audit.duckdb", written)
     notes = _notes(plan, files, whole, counts)
     write_manifest(work, _manifest(plan, logs, files, summary, notes, work))
-    return RunResult(out, plan.run_id, summary, rows, _findings(settings, summary, files), notes)
+    findings = _findings(settings, summary, files)
+    return RunResult(out, plan.run_id, summary, tables["audit"], findings, notes)
 
 
 def _manifest(

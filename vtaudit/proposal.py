@@ -14,9 +14,10 @@ from vtaudit.presets import Preset, list_presets, load_preset
 from vtaudit.presets.aliases import Alias, Ambiguity, find_names, load_aliases, load_ambiguities
 
 NEEDED = ("trajectory_id", "step", "reward", "terminated", "truncated", "behavior_log_prob")
-PRESET_MUST_HAVE = ("trajectory_id", "reward", "terminated", "truncated", "behavior_log_prob")
+FLAGS = ("terminated", "truncated")
 PRESET_LEAST_NAMES = 3
 DEFAULT_PRESET = "vtaudit"
+LEFT_OUT = "lit(null)"
 NEAR_MATCHES = 3
 NEAR_CUTOFF = 0.75
 
@@ -47,13 +48,16 @@ def choose_preset(footers: Footers) -> str:
     """Return the preset that names the most columns of the log, the default where none fits."""
     best, most = DEFAULT_PRESET, PRESET_LEAST_NAMES - 1
     for name in list_presets():
-        columns = resolve_mapping({}, load_preset(name), list(LOG_COLUMNS), footers.paths)
+        preset = load_preset(name)
+        columns = resolve_mapping({}, preset, list(LOG_COLUMNS), footers.paths)
         found = {key: each.text for key, each in columns.expressions.items()}
-        if not all(key in found for key in PRESET_MUST_HAVE):
+        implied = preset.settings_for(found)
+        needed = [key for key in NEEDED if key not in FLAGS or "end_of_trajectory" not in implied]
+        needed = [key for key in needed if key != "step" or "step_from" not in implied]
+        if any(key not in found or footers.find_fault(key, found[key]) for key in needed):
             continue
         foreign = [key for key in NEEDED if found.get(key, key) != key and _reads(found[key])]
-        sound = all(footers.find_fault(key, found[key]) is None for key in PRESET_MUST_HAVE)
-        if sound and len(foreign) > most:
+        if len(foreign) > most:
             best, most = name, len(foreign)
     return best
 
@@ -105,6 +109,8 @@ def _applied(footers: Footers, preset: Preset, maps: Mapping[str, str]) -> dict[
         if expression is None:
             if canonical in maps:
                 found[canonical] = Proposal(canonical, "left_out")
+            elif LEFT_OUT in preset.columns.get(canonical, ()):
+                found[canonical] = Proposal(canonical, "preset", note="left out")
             continue
         text = expression.text
         status = "stated" if canonical in maps else "own" if text == canonical else "preset"
@@ -169,8 +175,7 @@ def _is_found(found: Mapping[str, Proposal], canonical: str) -> bool:
 
 def _complete_flags(found: dict[str, Proposal]) -> None:
     """Assume that one kind of end never occurs where the log has only the flag of the other."""
-    flags = ("terminated", "truncated")
-    for one, other in (flags, flags[::-1]):
+    for one, other in (FLAGS, FLAGS[::-1]):
         is_told = one in found and found[one].status != "left_out"
         if not is_told and _is_found(found, other):
             note = f"no column tells; assumed that no row is {one}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,3 +82,44 @@ def describe_tables(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, st
         for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall():
             rows.append((table, name, kind, meanings.get(name, "carried from the log")))
     return rows
+
+
+def compare_tables(run: Path, names: Sequence[str]) -> list[str]:
+    """Return how the tables in audit.duckdb differ from the Parquet files, a sentence each.
+
+    Args:
+        run: the run directory.
+        names: the tables whose Parquet files can be read.
+
+    Raises:
+        InputError: audit.duckdb cannot be read.
+    """
+    name = "list"
+    try:
+        with duckdb.connect(run / "audit.duckdb", read_only=True) as connection:
+            listed = connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            there = [each for each in names if (each,) in listed]
+            found = [f"audit.duckdb: it has no table {each}" for each in names if each not in there]
+            for name in there:
+                only = _count_differing(connection, name, run / "audit" / f"{name}.parquet")
+                if any(only):
+                    found.append(
+                        f"audit.duckdb: table {name} has {only[0]} rows that the Parquet file has "
+                        f"not, and lacks {only[1]} of its rows"
+                    )
+    except duckdb.Error as error:
+        raise InputError(f"audit.duckdb: table {name} cannot be compared: {error}") from None
+    return found
+
+
+def _count_differing(
+    connection: duckdb.DuckDBPyConnection, name: str, path: Path
+) -> tuple[int, int]:
+    """Return how many rows only the table has, and how many only the Parquet file."""
+    literal = _escape_glob(path).replace("'", "''")
+    tables = (f'"{name}"', f"read_parquet('{literal}')")
+    counts = []
+    for one, other in (tables, tables[::-1]):
+        sql = f"SELECT count(*) FROM (FROM {one} EXCEPT ALL FROM {other})"
+        counts.append(int(connection.execute(sql).fetchall()[0][0]))
+    return counts[0], counts[1]

@@ -63,6 +63,7 @@ def cut_segments(stream: Stream) -> Segments:
     boundary = np.full(len(stream.key), NOT_CUT, np.uint8)
     source = np.full(len(stream.key), NOT_CUT, np.uint8)
     next_value = np.zeros(len(stream.key))
+    given_by = np.full(len(stream.key), -1, np.int64)
     rows = np.flatnonzero(stream.accepted)
     after, successor = _successors(stream, rows)
     giver = _first_giver(stream, rows, after)
@@ -73,6 +74,8 @@ def cut_segments(stream: Stream) -> Segments:
     orphan = (boundary[rows] == BOUNDARY_CODE[Boundary.INTERIOR]) & missing[successor]
     boundary[rows[orphan]] = BOUNDARY_CODE[Boundary.GAP]
     source[rows], next_value[rows] = _bootstraps(stream, rows, boundary[rows], giver)
+    is_given = source[rows] == SOURCE_CODE[BootstrapSource.NEXT_ROW]
+    given_by[rows] = np.where(is_given, giver, -1)
     boundary[missing], source[missing] = NOT_CUT, NOT_CUT
     kept = rows[~missing[rows]]
     is_end = boundary[kept] != BOUNDARY_CODE[Boundary.INTERIOR]
@@ -81,6 +84,7 @@ def cut_segments(stream: Stream) -> Segments:
         boundary=boundary,
         source=source,
         next_value=next_value,
+        giver=given_by,
         missing=missing,
         zero=is_truncated & (source != NOT_CUT) & (next_value == 0),
         rows=kept,

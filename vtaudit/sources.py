@@ -172,3 +172,24 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
         raise UnreadableError(_describe(file, error)) from None
     if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
         raise UnreadableError("the file changed while it was read; run again once it is whole")
+
+
+def read_row(file: InputFile, row: int) -> dict[str, object]:
+    """Return every column of one row as logged; only its row group is decoded.
+
+    Raises:
+        UnreadableError: the row group cannot be decoded.
+    """
+    try:
+        with _open(file.path) as parquet:
+            for group in range(parquet.num_row_groups):
+                rows = parquet.metadata.row_group(group).num_rows
+                if row < rows:
+                    found: dict[str, object] = (
+                        parquet.read_row_group(group).slice(row, 1).to_pylist()[0]
+                    )
+                    return found
+                row -= rows
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UnreadableError(f"{file.name}: {_describe(file, error)}") from None
+    raise UnreadableError(f"{file.name}: the file changed while it was read")

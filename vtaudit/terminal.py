@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -17,6 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from vtaudit.plain import to_plain
 from vtaudit.reasons import Reason, Warn
 
 if TYPE_CHECKING:
@@ -131,20 +130,10 @@ def _write_json(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     """Write an array of objects, one a line; NaN and infinities are text, as JSON has none."""
     start = "["
     for row in rows:
-        named = {name: _plain(cell) for name, cell in zip(columns, row, strict=True)}
+        named = {name: to_plain(cell) for name, cell in zip(columns, row, strict=True)}
         sys.stdout.write(start + json.dumps(named, allow_nan=False, default=str))
         start = ",\n "
     sys.stdout.write(("[" if start == "[" else "") + "]\n")
-
-
-def _plain(cell: Any) -> Any:
-    if isinstance(cell, float) and not math.isfinite(cell):
-        return str(cell)
-    if isinstance(cell, Decimal):
-        return float(cell)
-    if isinstance(cell, dict):
-        return {str(key): _plain(item) for key, item in cell.items()}
-    return [_plain(item) for item in cell] if isinstance(cell, list | tuple) else cell
 
 
 def _print_rows(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +13,86 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.config import settings_from_json
-from vtaudit.errors import LawError
-from vtaudit.laws import check_laws
-from vtaudit.recompute import Verification, recompute
-from vtaudit.store import MANIFEST, read_manifest
+from vtaudit.comparison import Verification, read_table
+from vtaudit.config import Settings
+from vtaudit.errors import VtauditError
+from vtaudit.laws import Counts, Law, rejects_laws, sum_laws, targets_laws
+from vtaudit.plan import versions
+from vtaudit.query import compare_tables
+from vtaudit.recompute import recompute
+from vtaudit.replay import find_logs, open_manifest, plan_again
+from vtaudit.store import MANIFEST
+
+DUCKDB = "audit.duckdb"
 
 
 def verify(
-    run: Path, logs: Sequence[Path] = (), *, sample: int | None = None, seed: int = 0
+    run: str | Path,
+    logs: Sequence[str | Path] = (),
+    *,
+    scores: str | Path | None = None,
+    sample: int | None = None,
+    seed: int = 0,
 ) -> Verification:
-    """Return what of a run holds.
+    """Return what of a run holds; what is damaged does not keep the rest from being checked.
 
     Args:
         run: the run directory.
         logs: where its logs are now; by default where they were.
+        scores: where its scores are now, likewise.
         sample: how many segments to recompute; all by default.
         seed: of the sample.
 
     Raises:
-        InputError: no vtaudit run stands there, or the logs given are not those of the run.
+        InputError: no vtaudit run stands there.
     """
-    manifest = read_manifest(run)
+    run = Path(run)
+    manifest, settings = open_manifest(run)
+    settings = settings if scores is None else replace(settings, scores=str(scores))
     found = Verification()
-    _check_files(run, manifest, found)
-    if found.damaged:
-        found.skipped.append("laws and targets: the run's files are damaged")
-        return found
-    _check_counts(run, manifest, found)
-    places = [Path(log) for log in logs] or [Path(log) for log in manifest["logs"]]
-    lost = [place for place in places if not place.exists()]
+    writer, ours = (each.get("vtaudit") for each in (manifest["versions"], versions()))
+    if writer != ours:
+        found.skipped.append(f"with vtaudit {writer}, which wrote the run; this is {ours}")
+    _check_files(run, manifest["outputs"], found)
+    _check_counts(run, manifest, settings, found)
+    _check_run_row(run, manifest, found)
+    _check_duckdb(run, manifest["outputs"], found)
+    places = find_logs(manifest, [Path(log) for log in logs])
+    lost = [place for place in [*places, *_given(settings.scores)] if not place.exists()]
     if lost and not logs:
-        found.skipped.append(f"targets: the logs are no longer at {lost[0]}; say --logs DIR")
-    else:
-        recompute(run, manifest, places, _draw(run, sample, seed), found)
+        found.skipped.append(f"rows against the logs: {lost[0]} is not there; say --logs DIR")
+        return found
+    try:
+        plan = plan_again(manifest, settings, places)
+        chosen = None if sample is None else _draw(run, sample, seed, found)
+        recompute(run, manifest["run_id"], plan, chosen, found)
+    except VtauditError as error:
+        found.damaged.append(str(error))
+        found.skipped.append("rows against the logs: the logs are not those of the run")
     return found
 
 
-def _draw(run: Path, sample: int | None, seed: int) -> NDArray[np.int64] | None:
-    """Return the numbers of the segments to recompute, None for all."""
-    if sample is None:
-        return None
-    rows = pl.scan_parquet(sorted((run / "targets").iterdir()), glob=False)
-    ends = rows.select((pl.col("boundary") != "interior").sum()).collect().item()
+def _given(path: str | None) -> list[Path]:
+    return [] if path is None else [Path(path)]
+
+
+def _draw(run: Path, sample: int, seed: int, found: Verification) -> NDArray[np.int64]:
+    """Return the numbers of the segments to recompute, ascending."""
+    ends = 0
+    for name in _parts(run, "targets"):
+        rows = read_table(run, name, found)
+        if rows is not None and "boundary" in rows.columns:
+            ends += int((rows["boundary"] != "interior").sum())
     generator = np.random.default_rng(seed)
     return np.sort(generator.choice(ends, min(sample, ends), replace=False))
 
 
-def _check_files(run: Path, manifest: dict[str, Any], found: Verification) -> None:
-    listed = manifest["outputs"]
+def _parts(run: Path, table: str) -> list[str]:
+    folder = run / table
+    return sorted(f"{table}/{path.name}" for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _check_files(run: Path, listed: dict[str, Any], found: Verification) -> None:
     there = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {MANIFEST}
     lost, strange = sorted(set(listed) - there), sorted(there - set(listed))
     found.damaged += [f"{name}: not there, though the manifest lists it" for name in lost]
@@ -69,27 +102,98 @@ def _check_files(run: Path, manifest: dict[str, Any], found: Verification) -> No
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         if digest != listed[name]["sha256"]:
             found.damaged.append(f"{name}: its content has changed since the run wrote it")
-    found.compared.append(f"{len(listed)} files with their fingerprints")
+    found.compared.append(f"{len(listed)} files: with their fingerprints")
 
 
-def _check_counts(run: Path, manifest: dict[str, Any], found: Verification) -> None:
+def _check_counts(
+    run: Path, manifest: dict[str, Any], settings: Settings, found: Verification
+) -> None:
     """Hold audit, summary and manifest against each other and against the rows."""
-    table = pl.read_parquet(run / "audit" / "audit.parquet", glob=False).to_dicts()
-    summary = pl.read_parquet(run / "audit" / "summary.parquet", glob=False).to_dicts()[0]
-    counts = {(row["measure"], row["kind"]): row["count"] or 0 for row in table}
+    summary = read_table(run, "audit/summary.parquet", found)
+    row = summary.to_dicts()[0] if summary is not None and summary.height else {}
+    if row:
+        _compare_named("summary", row, "the manifest", manifest["counts"], found)
+    table = read_table(run, "audit/audit.parquet", found)
+    if table is None:
+        return
+    rows = table.to_dicts()
+    counts = {(each["measure"], each["kind"]): each["count"] or 0 for each in rows}
+    named = {"_".join(p for p in (e["measure"], e["kind"]) if p): e["count"] for e in rows}
+    if row:
+        _compare_named("audit", named, "summary", row, found)
+    _check_fractions(rows, counts, row, found)
+    for name, one, other in _laws(run, settings, counts, found):
+        if one != other:
+            found.broken.append(f"{name}: {one} and {other}")
+    found.compared.append(f"{len(rows)} counts: with each other and with the rows of the run")
+
+
+def _compare_named(
+    one: str, counts: dict[str, Any], other: str, others: dict[str, Any], found: Verification
+) -> None:
+    for name in counts.keys() & others.keys() - {"run_id"}:
+        if counts[name] != others[name]:
+            found.broken.append(f"{name}: {one} has {counts[name]}, {other} {others[name]}")
+
+
+def _check_run_row(run: Path, manifest: dict[str, Any], found: Verification) -> None:
+    """Hold the row of the table runs against the manifest."""
+    table = read_table(run, "audit/runs.parquet", found)
+    if table is None:
+        return
+    row = table.to_dicts()[0] if table.height else {}
+    for name in ("settings", "versions", "tags"):
+        if row.get(name) != json.dumps(manifest.get(name), sort_keys=True):
+            found.broken.append(f"runs: {name} are not those of the manifest")
+
+
+def _check_fractions(
+    rows: Sequence[dict[str, Any]], counts: Counts, summary: dict[str, Any], found: Verification
+) -> None:
+    """Hold every fraction against its count and denominator, and that against its own count."""
+    totals: dict[str, Any] = {
+        measure: count for (measure, kind), count in counts.items() if kind is None
+    }
+    totals["rows"] = totals.get("received", 0) + totals.get("padding", 0)
+    totals["received_with_ratio"] = summary.get("received_with_ratio")
+    for row in rows:
+        name = " ".join(part for part in ("audit", row["measure"], row["kind"]) if part)
+        count, over = row["count"], row["denominator"]
+        if row["fraction"] != (count / over if count is not None and over else None):
+            found.broken.append(f"{name}: fraction {row['fraction']} is not {count} / {over}")
+        total = totals.get(row["denominator_measure"] or "")
+        if total is not None and over != total:
+            label = row["denominator_measure"]
+            found.broken.append(f"{name}: denominator {over} is not {label}, {total}")
+
+
+def _laws(run: Path, settings: Settings, counts: Counts, found: Verification) -> Iterator[Law]:
+    """Yield the laws that can be judged; note those that cannot."""
+    yield from sum_laws(counts)
+    laws = {"rejects": rejects_laws(run, counts)}
+    if settings.targets:
+        laws["targets"] = targets_laws(run, counts, settings.thresholds())
+    for table, each in laws.items():
+        if any(line.startswith(f"{table}/") for line in found.damaged) or not _parts(run, table):
+            found.skipped.append(f"counts against the rows of {table}: a part of it is damaged")
+            continue
+        try:
+            yield from each
+        except (OSError, pl.exceptions.PolarsError) as error:
+            found.damaged.append(f"{table}: cannot be read: {str(error).splitlines()[0]}")
+
+
+def _check_duckdb(run: Path, listed: dict[str, Any], found: Verification) -> None:
+    """Hold the tables of audit.duckdb against the Parquet files."""
+    names = [Path(name).stem for name in listed if name.startswith("audit/")]
+    damaged = {line.partition(":")[0] for line in found.damaged}
+    sound = [name for name in names if f"audit/{name}.parquet" not in damaged]
+    if DUCKDB in damaged or not (run / DUCKDB).is_file():
+        found.skipped.append(f"tables of {DUCKDB}: the file is damaged")
+        return
     try:
-        settings = settings_from_json(manifest["settings"])
-        check_laws(run, run.name, counts, settings.thresholds(), targets=settings.targets)
-    except LawError as error:
-        found.broken.append(str(error))
-    for row in table:
-        name = "_".join(part for part in (row["measure"], row["kind"]) if part)
-        known = row["count"] is not None and bool(row["denominator"])
-        if row["fraction"] != (row["count"] / row["denominator"] if known else None):
-            found.broken.append(f"audit {name}: fraction is not count / denominator")
-        if name in summary and summary[name] != row["count"]:
-            found.broken.append(f"{name}: audit has {row['count']}, summary {summary[name]}")
-    for name, count in manifest["counts"].items():
-        if summary[name] != count:
-            found.broken.append(f"{name}: summary has {summary[name]}, the manifest {count}")
-    found.compared.append(f"{len(table)} counts with the rows of targets and rejects")
+        found.broken += compare_tables(run, sound)
+    except VtauditError as error:
+        found.damaged.append(str(error))
+        return
+    found.compared.append(f"{len(sound)} tables of {DUCKDB}: with the Parquet files")

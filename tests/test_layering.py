@@ -1,0 +1,176 @@
+"""Who may import whom: the imports of every module against a table."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "vtaudit"
+
+# module -> the modules of vtaudit that it imports, those for type checkers included
+IMPORTS = {
+    "__init__": "config errors kernels pipeline",
+    "actions": "canonical config reasons",
+    "audit": "counts errors reasons records schemas",
+    "canonical": "errors schemas",
+    "cli": "config errors pipeline query ranges reasons terminal",
+    "clock": "",
+    "config": "errors ranges reasons",
+    "counts": "reasons records",
+    "errors": "",
+    "evaluation": "errors expressions",
+    "expressions": "errors",
+    "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
+    "kernels.backends": "errors",
+    "kernels.dense": "errors kernels.backends kernels.packed kernels.targets",
+    "kernels.numba_scan": "kernels.targets",
+    "kernels.packed": (
+        "errors kernels.backends kernels.numba_scan kernels.reference kernels.targets"
+        " kernels.triton_scan"
+    ),
+    "kernels.reference": "kernels.targets",
+    "kernels.targets": "errors",
+    "kernels.triton_scan": "kernels.targets",
+    "ledger": "",
+    "mapping": "errors evaluation expressions presets",
+    "ordering": "records",
+    "outputs": ("counts kernels ledger plan reading records results segments shard store"),
+    "pipeline": "audit clock config counts outputs plan reading reasons records shard store",
+    "plan": "canonical config errors evaluation kernels mapping records schemas sources",
+    "presets": "errors",
+    "presets.aliases": "",
+    "query": "errors schemas store",
+    "ranges": "",
+    "reading": ("canonical counts errors evaluation mapping plan records results shards sources"),
+    "reasons": "",
+    "records": "",
+    "recompute": "clock config errors outputs plan reading reasons schemas shard",
+    "results": "reasons schemas",
+    "schemas": "errors reasons",
+    "segments": "reasons records",
+    "shard": (
+        "canonical clock kernels ledger ordering plan reading reasons records segments validation"
+    ),
+    "shards": "errors",
+    "sources": "errors records",
+    "store": "errors",
+    "terminal": "pipeline reasons",
+    "validation": "actions canonical config reasons",
+    "verify": "audit errors recompute store",
+}
+
+# package -> the modules that may import it, at any place in them
+CONFINED = {
+    "click": {"cli"},
+    "duckdb": {"audit", "query"},
+    "numba": {"kernels.numba_scan"},
+    "rich": {"terminal"},
+    "torch": {"kernels.backends", "kernels.dense", "kernels.packed", "kernels.triton_scan"},
+    # kernels.backends asks Triton whether it interprets
+    "triton": {"kernels.backends", "kernels.triton_scan"},
+}
+ANYWHERE = {"numpy", "polars", "pyarrow"}
+STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}
+JOINERS = {"outputs", "pipeline", "plan", "reading", "shard"}
+
+
+def list_modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module by its name within the package."""
+    trees = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+MODULES = list_modules()
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the dotted name of everything that is imported, wherever it stands."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            if node.module == "vtaudit":
+                yield from (f"vtaudit.{alias.name}" for alias in node.names)
+            else:
+                yield str(node.module)
+
+
+def own_imports(name: str) -> set[str]:
+    """Return the modules of vtaudit that a module imports."""
+    names = {found for found in imported(MODULES[name]) if found.startswith("vtaudit.")}
+    return {found.removeprefix("vtaudit.") for found in names}
+
+
+def foreign_imports(name: str) -> set[str]:
+    """Return the packages outside the standard library that a module imports."""
+    packages = {found.partition(".")[0] for found in imported(MODULES[name])}
+    return packages - {"vtaudit"} - set(sys.stdlib_module_names)
+
+
+def test_table_names_every_module_and_no_other() -> None:
+    assert sorted(IMPORTS) == sorted(MODULES)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_module_imports_what_the_table_says(name: str) -> None:
+    assert sorted(own_imports(name)) == sorted(IMPORTS[name].split())
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_foreign_packages_stay_where_they_belong(name: str) -> None:
+    packages = foreign_imports(name)
+    assert packages <= CONFINED.keys() | ANYWHERE
+    assert {package for package in packages if name not in CONFINED.get(package, {name})} == set()
+
+
+@pytest.mark.parametrize("package", CONFINED)
+def test_confinement_holds_no_module_that_does_not_need_it(package: str) -> None:
+    assert {name for name in MODULES if package in foreign_imports(name)} == CONFINED[package]
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_stage_imports_no_other_stage_and_nothing_that_joins_them(name: str) -> None:
+    assert own_imports(name) & ((STAGES | JOINERS) - {name}) == set()
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("kernels")])
+def test_kernels_import_only_errors_and_themselves(name: str) -> None:
+    outside = {found for found in own_imports(name) if not found.startswith("kernels.")}
+    assert outside <= {"errors"}
+
+
+def test_only_what_plans_and_joins_imports_kernels() -> None:
+    users = {
+        name
+        for name in MODULES
+        if not name.startswith("kernels")
+        and any(found.split(".")[0] == "kernels" for found in own_imports(name))
+    }
+    assert users == {"__init__", "outputs", "plan", "shard"}
+
+
+def test_imports_have_no_cycle() -> None:
+    remaining = {name: own_imports(name) & MODULES.keys() for name in MODULES}
+    while remaining:
+        free = [name for name, needs in remaining.items() if not needs & remaining.keys()]
+        assert free, f"a cycle among {sorted(remaining)}"
+        for name in free:
+            del remaining[name]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_environment_is_never_read(name: str) -> None:
+    for node in ast.walk(MODULES[name]):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in ("environ", "environb", "getenv", "getenvb", "putenv")
+        if isinstance(node, ast.ImportFrom) and node.module == "os":
+            assert {alias.name for alias in node.names} & {"environ", "getenv"} == set()
