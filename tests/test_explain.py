@@ -17,13 +17,13 @@ from commands import ROOT, SAMPLE_LOGS, invoke
 from logs import Cells, make_row, make_stream, write_rows
 from test_validation import ACCEPTED, ACCEPTED_LISTS, CASES, MASKED, SAMPLED, Case
 from vtaudit import Settings, audit, process
-from vtaudit.acceptance import ACCEPTED as TEXTS
-from vtaudit.acceptance import tell_accepted
-from vtaudit.evidence import EVIDENCE
 from vtaudit.explanation import Explanation, explain
+from vtaudit.explanation.acceptance import ACCEPTED as TEXTS
+from vtaudit.explanation.acceptance import tell_accepted
+from vtaudit.explanation.evidence import EVIDENCE
+from vtaudit.explanation.ruling import Ruling
 from vtaudit.plain import to_plain
 from vtaudit.reasons import Reason
-from vtaudit.ruling import Ruling
 
 NAN, INF = math.nan, math.inf
 TWO_STEP = ROOT / "sample_data" / "two_step"

@@ -14,13 +14,13 @@ import pytest
 
 from commands import ROWS, SAMPLE_LOGS, invoke, make_table, write_files
 from logs import make_row, make_stream, write_rows
-from vtaudit import audit, footers, survey
+from vtaudit import audit
 from vtaudit.canonical import LOG_COLUMNS
 from vtaudit.errors import InputError, SchemaError, SettingsError
-from vtaudit.expressions import parse_expression
-from vtaudit.inspection import Inspection, inspect_log
+from vtaudit.inspection import Inspection, footers, inspect_log, survey
+from vtaudit.inspection.streams import Bin, EndKind
+from vtaudit.mapping.expressions import parse_expression
 from vtaudit.presets.aliases import find_names, load_aliases, load_ambiguities
-from vtaudit.streams import Bin, EndKind
 
 REAL_LOGS = Path(__file__).resolve().parents[2] / "shared" / "real_logs"
 FAST = ("--backend", "reference", "--json", "--no-targets")

@@ -17,59 +17,123 @@ IMPORTS = {
     "actions": "canonical config reasons",
     "audit": "counts errors reasons records schemas",
     "canonical": "errors schemas",
-    "cli": "config errors pipeline query ranges reasons terminal",
+    "carry": "errors mapping records schemas",
+    "cli": "cli.commands cli.group cli.process",
+    "cli.commands": (
+        "cli.group cli.options errors explanation explanation.report inspection "
+        "inspection.report plain presets query reasons terminal verification "
+        "verification.report"
+    ),
+    "cli.group": "errors",
+    "cli.options": "config errors ranges",
+    "cli.process": "cli.group cli.options config pipeline terminal",
     "clock": "",
-    "config": "errors ranges reasons",
+    "config": "errors ranges reasons schemas",
     "counts": "reasons records",
     "errors": "",
-    "evaluation": "errors expressions",
-    "expressions": "errors",
+    "explanation": (
+        "clock errors explanation.cut explanation.derivation explanation.lookup "
+        "explanation.ruling explanation.subject plan reading reasons shard sources "
+        "verification.replay"
+    ),
+    "explanation.acceptance": "config reasons",
+    "explanation.cut": "explanation.subject reasons",
+    "explanation.derivation": "plan reasons shard",
+    "explanation.evidence": "actions canonical explanation.subject plan reasons",
+    "explanation.lookup": "errors explanation.subject plan query schemas",
+    "explanation.report": "explanation explanation.derivation explanation.ruling",
+    "explanation.ruling": (
+        "canonical config explanation.acceptance explanation.evidence explanation.subject "
+        "reasons validation"
+    ),
+    "explanation.subject": "plan reasons shard",
+    "inspection": (
+        "errors inspection.doubts inspection.footers inspection.proposal "
+        "inspection.streams inspection.suggestion inspection.survey mapping "
+        "mapping.expressions presets records sources"
+    ),
+    "inspection.doubts": (
+        "inspection.footers inspection.proposal inspection.streams inspection.survey "
+        "presets.aliases"
+    ),
+    "inspection.footers": "canonical errors mapping mapping.expressions records sources",
+    "inspection.proposal": (
+        "canonical inspection.footers mapping mapping.expressions presets presets.aliases"
+    ),
+    "inspection.report": "inspection inspection.proposal inspection.streams",
+    "inspection.streams": "",
+    "inspection.suggestion": "inspection.proposal presets",
+    "inspection.survey": "canonical errors mapping records sources",
     "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
     "kernels.backends": "errors",
     "kernels.dense": "errors kernels.backends kernels.packed kernels.targets",
     "kernels.numba_scan": "kernels.targets",
     "kernels.packed": (
-        "errors kernels.backends kernels.numba_scan kernels.reference kernels.targets"
-        " kernels.triton_scan"
+        "errors kernels.backends kernels.numba_scan kernels.reference kernels.targets "
+        "kernels.triton_scan"
     ),
     "kernels.reference": "kernels.targets",
     "kernels.targets": "errors",
     "kernels.triton_scan": "kernels.targets",
+    "laws": "errors reasons",
     "ledger": "",
-    "mapping": "errors evaluation expressions presets",
-    "ordering": "records",
-    "outputs": ("counts kernels ledger plan reading records results segments shard store"),
-    "pipeline": "audit clock config counts outputs plan reading reasons records shard store",
-    "plan": "canonical config errors evaluation kernels mapping records schemas sources",
+    "mapping": "errors mapping.evaluation mapping.expressions presets",
+    "mapping.evaluation": "errors mapping.expressions",
+    "mapping.expressions": "errors",
+    "ordering": "canonical records",
+    "outputs": (
+        "audit counts kernels ledger plan reading reasons records results segments shard store"
+    ),
+    "pipeline": (
+        "audit clock config counts laws outputs plan reading reasons records shard sources store"
+    ),
+    "plain": "",
+    "plan": "canonical carry config errors kernels mapping records sources",
     "presets": "errors",
     "presets.aliases": "",
     "query": "errors schemas store",
     "ranges": "",
-    "reading": ("canonical counts errors evaluation mapping plan records results shards sources"),
+    "reading": "canonical counts errors mapping plan records shards sources",
     "reasons": "",
     "records": "",
-    "recompute": "clock config errors outputs plan reading reasons schemas shard",
-    "results": "reasons schemas",
+    "results": "canonical reasons schemas",
     "schemas": "errors reasons",
     "segments": "reasons records",
     "shard": (
         "canonical clock kernels ledger ordering plan reading reasons records segments validation"
     ),
     "shards": "errors",
-    "sources": "errors records",
-    "store": "errors",
-    "terminal": "pipeline reasons",
+    "sources": "errors ranges records",
+    "store": "errors ranges",
+    "terminal": "pipeline plain presets reasons",
+    "training": "errors schemas training.epoch",
+    "training.epoch": "errors store",
     "validation": "actions canonical config reasons",
-    "verify": "audit errors recompute store",
+    "verification": (
+        "config errors laws plan query store verification.comparison "
+        "verification.recompute verification.replay"
+    ),
+    "verification.comparison": "outputs reasons schemas",
+    "verification.recompute": (
+        "audit clock outputs plan reading shard verification.comparison verification.replay"
+    ),
+    "verification.replay": "config errors plan records shard store",
+    "verification.report": "verification.comparison",
 }
 
 # package -> the modules that may import it, at any place in them
 CONFINED = {
-    "click": {"cli"},
+    "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "numba": {"kernels.numba_scan"},
-    "rich": {"terminal"},
-    "torch": {"kernels.backends", "kernels.dense", "kernels.packed", "kernels.triton_scan"},
+    "rich": {"terminal", "explanation.report", "inspection.report", "verification.report"},
+    "torch": {
+        "kernels.backends",
+        "kernels.dense",
+        "kernels.packed",
+        "kernels.triton_scan",
+        "training",
+    },
     # kernels.backends asks Triton whether it interprets
     "triton": {"kernels.backends", "kernels.triton_scan"},
 }
@@ -98,10 +162,10 @@ def imported(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            if node.module == "vtaudit":
-                yield from (f"vtaudit.{alias.name}" for alias in node.names)
-            else:
-                yield str(node.module)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                is_module = name.removeprefix("vtaudit.") in MODULES
+                yield name if is_module else str(node.module)
 
 
 def own_imports(name: str) -> set[str]:

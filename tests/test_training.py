@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from logs import Cells, make_row, make_stream, run
-from vtaudit import EngineError, InputError, SchemaError, SettingsError, epoch
-from vtaudit.training import Batch, read
+from vtaudit import EngineError, InputError, SchemaError, SettingsError
+from vtaudit.training import Batch, epoch, read
 
 UNITS = ("rows", "segments")
 KEYS = ("trajectory_id", "step")

@@ -18,8 +18,8 @@ import pytest
 from commands import SAMPLE_LOGS, invoke, read_manifest
 from logs import Cells, make_row, make_stream, write_rows
 from vtaudit import InputError, Settings, process, shards
-from vtaudit.comparison import Verification
-from vtaudit.verify import verify
+from vtaudit.verification import verify
+from vtaudit.verification.comparison import Verification
 
 NAN, INF = math.nan, math.inf
 TARGETS, REJECTS = "targets/part-00000.parquet", "rejects/part-00000.parquet"

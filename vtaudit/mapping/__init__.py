@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vtaudit.errors import SchemaError, SettingsError, name_choices
-from vtaudit.expressions import (
+from vtaudit.mapping.expressions import (
     Call,
     Column,
     Expression,
@@ -190,7 +190,7 @@ def read_column(
         SchemaError: Polars cannot hold the type.
         UnreadableError: text that is no UTF-8.
     """
-    from vtaudit import evaluation
+    from vtaudit.mapping import evaluation
 
     return evaluation.read_column(column, path, text)
 
@@ -223,7 +223,7 @@ def expression_type(expression: Expression, schema: pyarrow.Schema) -> pyarrow.D
     Raises:
         SchemaError: the expression is not available, or a function does not take a type.
     """
-    from vtaudit.evaluation import plain_array
+    from vtaudit.mapping.evaluation import plain_array
 
     if not available(expression, schema):
         raise SchemaError(f"{expression.text}: the file lacks one of {expression.columns()}")
@@ -231,7 +231,7 @@ def expression_type(expression: Expression, schema: pyarrow.Schema) -> pyarrow.D
 
 
 def _evaluate(node: Node, table: pyarrow.Table | pyarrow.RecordBatch) -> polars.Series:
-    from vtaudit import evaluation
+    from vtaudit.mapping import evaluation
 
     if isinstance(node, Literal):
         return evaluation.repeat_literal(node.value, table.num_rows)

@@ -9,10 +9,10 @@ from typing import Any
 import polars as pl
 
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.explanation.subject import Subject
 from vtaudit.plan import Plan
 from vtaudit.query import PARTS
 from vtaudit.schemas import load_columns
-from vtaudit.subject import Subject
 
 NAMED = 3
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from vtaudit.canonical import LIST_COLUMNS, LOG_COLUMNS
-from vtaudit.expressions import Literal, parse_expression
-from vtaudit.footers import Footers
+from vtaudit.inspection.footers import Footers
 from vtaudit.mapping import resolve_mapping
+from vtaudit.mapping.expressions import Literal, parse_expression
 from vtaudit.presets import Preset, list_presets, load_preset
 from vtaudit.presets.aliases import Alias, Ambiguity, find_names, load_aliases, load_ambiguities
 

@@ -28,7 +28,7 @@ from polars import (
 from pyarrow import types
 
 from vtaudit.errors import SchemaError, UnreadableError
-from vtaudit.expressions import Call
+from vtaudit.mapping.expressions import Call
 
 _LISTS = (
     types.is_list,

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from vtaudit.canonical import LogShape, unify_types
 from vtaudit.errors import SchemaError
-from vtaudit.expressions import parse_expression, path_text
 from vtaudit.mapping import available, column_paths, expression_type
+from vtaudit.mapping.expressions import parse_expression, path_text
 from vtaudit.records import InputFile
 from vtaudit.sources import examine
 

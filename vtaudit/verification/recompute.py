@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from vtaudit.audit import make_table
 from vtaudit.clock import Clock
-from vtaudit.comparison import Verification, compare_part, read_table
 from vtaudit.outputs import ShardResult, add_up, build_parts, count_shard, tabulate
 from vtaudit.plan import Plan
 from vtaudit.reading import read_log
-from vtaudit.replay import compute_exactly, take_segments
 from vtaudit.shard import Shard, cut_shard
+from vtaudit.verification.comparison import Verification, compare_part, read_table
+from vtaudit.verification.replay import compute_exactly, take_segments
 
 
 def recompute(

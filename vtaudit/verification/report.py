@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from vtaudit.comparison import Verification
+from vtaudit.verification.comparison import Verification
 
 PLAIN_WIDTH = 100
 SHOWN = 20

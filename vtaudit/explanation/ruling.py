@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vtaudit.acceptance import tell_accepted
 from vtaudit.canonical import LogShape
 from vtaudit.config import Settings
-from vtaudit.evidence import LOGITS, MASKS, find_evidence
+from vtaudit.explanation.acceptance import tell_accepted
+from vtaudit.explanation.evidence import LOGITS, MASKS, find_evidence
+from vtaudit.explanation.subject import Subject
 from vtaudit.reasons import Reason, Warn
-from vtaudit.subject import Subject
 from vtaudit.validation import RULES, judge_rows
 
 State = Literal["holds", "broken", "not judged"]

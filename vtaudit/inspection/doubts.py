@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from vtaudit.footers import SchemaColumn
+from vtaudit.inspection.footers import SchemaColumn
+from vtaudit.inspection.proposal import Proposal
+from vtaudit.inspection.streams import EndKind, Streams
+from vtaudit.inspection.survey import Numbers, Sample
 from vtaudit.presets.aliases import Ambiguity, find_names, load_stream_names
-from vtaudit.proposal import Proposal
-from vtaudit.streams import EndKind, Streams
-from vtaudit.survey import Numbers, Sample
 
 LEAST_EPISODES = 5
 SHARE_AT_LIMIT = 0.1

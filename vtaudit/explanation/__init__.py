@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 
 from vtaudit.clock import Clock
-from vtaudit.cut import Cut, describe_cut
-from vtaudit.derivation import Term, derive_terms
 from vtaudit.errors import InputError, SettingsError
-from vtaudit.lookup import (
+from vtaudit.explanation.cut import Cut, describe_cut
+from vtaudit.explanation.derivation import Term, derive_terms
+from vtaudit.explanation.lookup import (
     find_file,
     parse_id,
     read_mapped,
@@ -23,14 +23,20 @@ from vtaudit.lookup import (
     tell_missing_step,
     tell_missing_trajectory,
 )
+from vtaudit.explanation.ruling import Ruling, rule_on
+from vtaudit.explanation.subject import Subject
 from vtaudit.plan import Plan
 from vtaudit.reading import LogRows, load_rows, read_log
 from vtaudit.reasons import Warn
-from vtaudit.replay import compute_exactly, find_logs, open_manifest, plan_again, take_segments
-from vtaudit.ruling import Ruling, rule_on
 from vtaudit.shard import Shard, cut_shard
 from vtaudit.sources import read_row
-from vtaudit.subject import Subject
+from vtaudit.verification.replay import (
+    compute_exactly,
+    find_logs,
+    open_manifest,
+    plan_again,
+    take_segments,
+)
 
 
 @dataclass(frozen=True, slots=True)

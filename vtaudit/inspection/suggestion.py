@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from vtaudit.inspection.proposal import DEFAULT_PRESET, Proposal
 from vtaudit.presets import Preset
-from vtaudit.proposal import DEFAULT_PRESET, Proposal
 
 SCORED = ("target_log_prob", "value", "bootstrap_value")
 FLAGS = ("terminated", "truncated")

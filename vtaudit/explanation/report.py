@@ -10,9 +10,9 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from vtaudit.derivation import show
 from vtaudit.explanation import Explanation
-from vtaudit.ruling import Ruling
+from vtaudit.explanation.derivation import show
+from vtaudit.explanation.ruling import Ruling
 
 PLAIN_WIDTH = 120
 SHOWN_ELEMENTS = 16

@@ -13,15 +13,15 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.comparison import Verification, read_table
 from vtaudit.config import Settings
 from vtaudit.errors import VtauditError
 from vtaudit.laws import Counts, Law, rejects_laws, sum_laws, targets_laws
 from vtaudit.plan import versions
 from vtaudit.query import compare_tables
-from vtaudit.recompute import recompute
-from vtaudit.replay import find_logs, open_manifest, plan_again
 from vtaudit.store import MANIFEST
+from vtaudit.verification.comparison import Verification, read_table
+from vtaudit.verification.recompute import recompute
+from vtaudit.verification.replay import find_logs, open_manifest, plan_again
 
 DUCKDB = "audit.duckdb"
 

@@ -10,8 +10,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from vtaudit.inspection import Inspection
-from vtaudit.proposal import Proposal
-from vtaudit.streams import Bin, Streams, Windows
+from vtaudit.inspection.proposal import Proposal
+from vtaudit.inspection.streams import Bin, Streams, Windows
 
 PLAIN_WIDTH = 100
 SHOWN_COLUMNS = 40

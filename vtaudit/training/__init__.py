@@ -15,9 +15,9 @@ import pyarrow.types as pat
 import torch
 from numpy.typing import NDArray
 
-from vtaudit.epoch import Order, Targets, draw_batches, open_targets
 from vtaudit.errors import EngineError, SchemaError, SettingsError, name_choices
 from vtaudit.schemas import load_columns
+from vtaudit.training.epoch import Order, Targets, draw_batches, open_targets
 
 DEFAULT_COLUMNS = ("value_target", "advantage")
 # torch computes with few unsigned types

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from vtaudit.explanation.subject import Subject
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, BootstrapSource, Boundary
-from vtaudit.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)

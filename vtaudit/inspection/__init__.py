@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vtaudit.doubts import (
+from vtaudit.errors import InputError
+from vtaudit.inspection.doubts import (
     Finding,
     doubt_behavior,
     doubt_ends,
@@ -16,9 +17,7 @@ from vtaudit.doubts import (
     doubt_streams,
     guess_transform,
 )
-from vtaudit.errors import InputError
-from vtaudit.expressions import parse_expression
-from vtaudit.footers import (
+from vtaudit.inspection.footers import (
     Footers,
     SchemaColumn,
     count_skipped,
@@ -27,14 +26,15 @@ from vtaudit.footers import (
     find_copies,
     gather_footers,
 )
+from vtaudit.inspection.proposal import Proposal, choose_preset, propose_columns
+from vtaudit.inspection.streams import Streams, measure_streams
+from vtaudit.inspection.suggestion import Suggestion, suggest_command
+from vtaudit.inspection.survey import Sample, survey_rows
 from vtaudit.mapping import Mapping as Columns
+from vtaudit.mapping.expressions import parse_expression
 from vtaudit.presets import load_preset
-from vtaudit.proposal import Proposal, choose_preset, propose_columns
 from vtaudit.records import InputFile
 from vtaudit.sources import list_inputs
-from vtaudit.streams import Streams, measure_streams
-from vtaudit.suggestion import Suggestion, suggest_command
-from vtaudit.survey import Sample, survey_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ import numpy as np
 
 from vtaudit.actions import rebuild_log_probs, take_apart
 from vtaudit.canonical import PAYLOAD
+from vtaudit.explanation.subject import Subject
 from vtaudit.plan import lineage_columns
 from vtaudit.reasons import Reason
-from vtaudit.subject import Subject
 
 Evidence = dict[str, Any]
 MASKS = ("behavior_action_mask", "target_action_mask")
