@@ -18,6 +18,7 @@ IMPORTS = {
     "audit": "counts errors reasons records schemas",
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
+    "checkpoints": "counts errors outputs store",
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
         "cli.group cli.options errors explanation explanation.report inspection "
@@ -85,7 +86,8 @@ IMPORTS = {
         "audit counts kernels ledger plan reading reasons records results segments shard store"
     ),
     "pipeline": (
-        "audit clock config counts laws outputs plan reading reasons records shard sources store"
+        "audit checkpoints clock config counts laws outputs plan reading reasons records "
+        "shard sources store"
     ),
     "plain": "",
     "plan": "canonical carry config errors kernels mapping records sources",

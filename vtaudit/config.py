@@ -144,6 +144,9 @@ class Settings:
         False, "flag", "do not exit 1 for unreadable files", result=False
     )
     overwrite: bool = _setting(False, "flag", "replace RUN if it is a vtaudit run", result=False)
+    resume: bool = _setting(
+        False, "flag", "go on with a run that ended early, if it is the same one", result=False
+    )
     tags: dict[str, str] = _setting(
         {}, "map", "a note kept with the run", option="tag", metavar="KEY=VALUE", result=False
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vtaudit import audit
+from vtaudit.checkpoints import load_shard, prepare_workspace, save_shard
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN
@@ -21,7 +22,7 @@ from vtaudit.reasons import Warn
 from vtaudit.records import InputFile
 from vtaudit.shard import judge_shard
 from vtaudit.sources import show_path
-from vtaudit.store import check_apart, open_workspace, write_manifest, write_table
+from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
 
 Progress = Callable[[str, int, int], None]
 
@@ -77,6 +78,7 @@ def process(
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
             plan = make_plan(paths, settings)
+        prepare_workspace(work, plan.run_id, resume=settings.resume)
         with clock.stage("read"):
             log = _read(plan, work, tell)
         gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
@@ -94,7 +96,7 @@ def _read(plan: Plan, work: Path, tell: Progress) -> LogRows:
         done += rows
         tell("reading rows", done, total)
 
-    return read_log(plan, work / "spill", tick)
+    return read_log(plan, work / SPILL, tick)
 
 
 def _run_shards(
@@ -115,11 +117,16 @@ def _run_shards(
 
 
 def _run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) -> ShardResult:
+    done = load_shard(work, number)
+    if done is not None:
+        return done
     shard = judge_shard(plan, log, number, clock)
     with clock.stage("write"):
         write_shard(plan, shard, work, number)
     with clock.stage("count"):
-        return count_shard(plan, shard)
+        result = count_shard(plan, shard)
+    save_shard(work, number, result)
+    return result
 
 
 def _finish(
@@ -158,7 +165,10 @@ def _manifest(
     notes: Sequence[str],
     work: Path,
 ) -> dict[str, Any]:
-    outputs = sorted(path for path in work.rglob("*") if path.is_file())
+    scratch = (work / PROGRESS, work / SPILL)
+    outputs = sorted(
+        path for path in work.rglob("*") if path.is_file() and not set(scratch) & set(path.parents)
+    )
     return {
         "run_id": plan.run_id,
         "versions": versions(),

@@ -19,6 +19,9 @@ from vtaudit.ranges import is_text
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "vtaudit run v1"
+# what a workspace holds beside the run: shards that are done, and rows that wait
+PROGRESS = "progress"
+SPILL = "spill"
 COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
 
@@ -81,7 +84,8 @@ def read_manifest(run: Path) -> dict[str, Any]:
 def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """Give a hidden directory beside `out` to work in; publish it as `out` if the body succeeds.
 
-    Nothing is left behind where the body fails.
+    Where the disk fails or a person interrupts the body, the workspace stays if a shard in it is
+    done; after any other failure it goes.
 
     Raises:
         SettingsError: `out` exists and may not be replaced, or another process works on it.
@@ -100,11 +104,16 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
         _claim(lock, out)
         if not work.exists() or os.fstat(lock).st_ino != work.stat().st_ino:
             raise SettingsError(f"{out}: another vtaudit process has just written it; look there")
-        _clear(work)
         try:
             yield work
             check_target(out, overwrite=overwrite)
             _publish(work, out)
+        except (InputError, KeyboardInterrupt) as error:
+            if any((work / PROGRESS).glob("shard-*.json")):
+                error.add_note("what is done is kept: the same command with --resume goes on")
+            else:
+                shutil.rmtree(work, ignore_errors=True)
+            raise
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -121,17 +130,46 @@ def _claim(lock: int, out: Path) -> None:
         ) from None
 
 
-def _clear(work: Path) -> None:
-    for entry in work.iterdir():
-        if entry.is_dir():
-            shutil.rmtree(entry)
-        else:
-            entry.unlink()
+def clear(folder: Path, but: Sequence[str] = ()) -> None:
+    """Remove everything in a folder apart from the entries named.
+
+    Raises:
+        InputError: the disk failed.
+    """
+    try:
+        for entry in folder.iterdir():
+            if entry.name in but:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be emptied: {error}") from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a small file that is there whole or not at all, and flush it to the disk.
+
+    Raises:
+        InputError: the disk failed.
+    """
+    fresh = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(text, encoding="utf-8")
+        sync(fresh)
+        fresh.rename(path)
+        sync(path.parent)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from None
 
 
 def _publish(work: Path, out: Path) -> None:
     """Rename the workspace to `out`; a run that stands there goes only once the new one is in."""
     old = _replaced(out)
+    for scratch in (PROGRESS, SPILL):
+        shutil.rmtree(work / scratch, ignore_errors=True)
     try:
         for directory, _, _ in os.walk(work):
             sync(Path(directory))
@@ -196,10 +234,5 @@ def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) 
 
 def write_manifest(work: Path, body: dict[str, Any]) -> None:
     """Write the manifest, the last file of a run."""
-    path = work / MANIFEST
     text = json.dumps({"format": MANIFEST_FORMAT, **body}, indent=2, ensure_ascii=False)
-    try:
-        path.write_text(text + "\n", encoding="utf-8")
-        sync(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error}") from None
+    replace_text(work / MANIFEST, text + "\n")

@@ -37,6 +37,8 @@ def _report(error: Exception) -> int:
     """Print an error in one line, or all of it where it is not one that vtaudit expects."""
     if isinstance(error, VtauditError):
         click.echo(f"vtaudit: {error}", err=True)
+        for note in getattr(error, "__notes__", ()):
+            click.echo(f"vtaudit: {note}", err=True)
         return error.exit_code
     if isinstance(error, OSError):
         click.echo(f"vtaudit: {error}", err=True)
