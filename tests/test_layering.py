@@ -81,6 +81,7 @@ IMPORTS = {
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
+    "needs": "config errors presets.aliases",
     "ordering": "canonical records",
     "outputs": (
         "audit counts kernels ledger plan reading reasons records results segments shard store"
@@ -90,16 +91,17 @@ IMPORTS = {
         "shard sources store"
     ),
     "plain": "",
-    "plan": "canonical carry config errors kernels mapping records sources",
+    "plan": "canonical carry config errors kernels mapping needs records scores sources",
     "presets": "errors",
     "presets.aliases": "",
-    "query": "errors schemas store",
+    "query": "audit errors schemas store",
     "ranges": "",
     "reading": "canonical counts errors mapping plan records shards sources",
     "reasons": "",
     "records": "",
     "results": "canonical reasons schemas",
     "schemas": "errors reasons",
+    "scores": "canonical config errors records sources",
     "segments": "reasons records",
     "shard": (
         "canonical clock kernels ledger ordering plan reading reasons records segments validation"

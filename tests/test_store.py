@@ -214,14 +214,23 @@ def test_killed_process_leaves_no_run_and_the_next_one_works(logs: Path, tmp_pat
     assert "spill" not in names_in(run)
 
 
+def test_run_within_a_run_is_refused(logs: Path, tmp_path: Path) -> None:
+    process(logs, tmp_path / "run", SETTINGS)
+    with pytest.raises(SettingsError, match="lies within the run"):
+        process(logs, tmp_path / "run" / "inner", SETTINGS)
+
+
 def test_overwrite_replaces_the_whole_run(logs: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     old = process(logs, run, SETTINGS)
+    again = Settings(backend="reference", gamma=0.5, overwrite=True)
     (run / "left over").write_text("x")
-    new = process(logs, run, Settings(backend="reference", gamma=0.5, overwrite=True))
+    with pytest.raises(SettingsError, match="left over, which the run did not write"):
+        process(logs, run, again)
+    (run / "left over").unlink()
+    new = process(logs, run, again)
     assert new.run_id != old.run_id
     assert read_manifest(run)["run_id"] == new.run_id
-    assert "left over" not in names_in(run)
     assert names_in(tmp_path) == ["logs", "run"]
 
 

@@ -337,7 +337,7 @@ def test_device_is_refused_when_it_is_not_there(several_parts: Path) -> None:
 
 
 def test_anything_but_a_run_with_targets_is_refused(several_parts: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no manifest.json of a vtaudit run"):
+    with pytest.raises(InputError, match=r"manifest.json is missing"):
         read(several_parts / "targets")
     audited = run(make_stream(2), tmp_path, targets=False).result.path
     with pytest.raises(InputError, match="--no-targets"):

@@ -60,3 +60,8 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"vtaudit.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -191,13 +191,15 @@ def write_duckdb(path: Path, tables: Mapping[str, pa.Table]) -> None:
                 connection.execute(f'CREATE TABLE run."{name}" AS SELECT * FROM source_table')
                 connection.unregister("source_table")
             for name in ("targets", "rejects"):
-                connection.execute(
-                    f"CREATE MACRO run.{name}(run) AS TABLE "
-                    f"SELECT * FROM read_parquet(run || '/{name}/*.parquet')"
-                )
+                connection.execute(f"CREATE MACRO run.{macro_over(name)}")
             connection.execute("DETACH run")
     except duckdb.Error as error:
         raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def macro_over(table: str) -> str:
+    """Return the SQL of a table macro TABLE(run) over the Parquet files of any run."""
+    return f"{table}(run) AS TABLE SELECT * FROM read_parquet(run || '/{table}/*.parquet')"
 
 
 def _quoted(path: Path) -> str:

@@ -38,6 +38,7 @@ class RunResult:
         audit: the rows of the table `audit`.
         findings: limits that were passed; the command exits with 1 where there are any.
         notes: what a person should know of the inputs.
+        settings: as they were resolved.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class RunResult:
     audit: list[dict[str, Any]]
     findings: tuple[str, ...]
     notes: tuple[str, ...]
+    settings: Settings
 
 
 def process(
@@ -154,7 +156,7 @@ def _finish(
     notes = _notes(plan, files, whole, counts)
     write_manifest(work, _manifest(plan, logs, files, summary, notes, work))
     findings = _findings(settings, summary, files)
-    return RunResult(out, plan.run_id, summary, tables["audit"], findings, notes)
+    return RunResult(out, plan.run_id, summary, tables["audit"], findings, notes, settings)
 
 
 def _manifest(

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -17,16 +16,17 @@ from typing import Any
 import polars as pl
 
 from vtaudit import mapping as mappings
-from vtaudit.canonical import KEYS, LINEAGE, LOG_COLUMNS, SCORES, LogShape, unify_types
+from vtaudit.canonical import LINEAGE, LOG_COLUMNS, LogShape, unify_types
 from vtaudit.carry import carry_types
 from vtaudit.config import DEFAULT_GAMMA, Settings
-from vtaudit.errors import InputError, SchemaError, SettingsError, name_choices
+from vtaudit.errors import InputError, SchemaError
 from vtaudit.kernels import resolve_backend
+from vtaudit.needs import check_columns
 from vtaudit.records import InputFile
-from vtaudit.sources import examine, list_inputs
+from vtaudit.scores import examine_scores, note_scores, scored_columns, with_scores
+from vtaudit.sources import examine_all, list_inputs
 
 PACKAGES = ("numba", "numpy", "polars", "pyarrow", "duckdb", "torch", "triton")
-SCORE_COLUMNS = ("target_log_prob", "value", "bootstrap_value")
 # read by nothing yet, so never decoded
 UNREAD = ("collected_at", "received_at")
 
@@ -74,7 +74,7 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
     """
     backend, device = resolve_backend(settings.backend, settings.device)
     settings = replace(settings, threads=settings.threads or _count_processors())
-    files = _examine_all(list_inputs(logs), settings.threads)
+    files = examine_all(list_inputs(logs), settings.threads)
     readable = [file for file in files if file.error is None]
     if not readable:
         raise InputError(
@@ -90,11 +90,11 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
     settings = replace(settings, step_from=settings.step_from or "column")
     if settings.step_from == "order":
         mapping.expressions.pop("step", None)
-    scores = _examine_scores(settings)
-    scored = _scored_columns(scores)
-    _check_columns(mapping, scored, settings, paths)
+    scores = [] if settings.scores is None else examine_scores(settings)
+    scored = scored_columns(scores)
+    doubts = check_columns({*mapping.expressions, *scored}, settings, paths)
     shape = unify_types(_types_by_file(mapping, readable), settings.action_space)
-    shape = _with_scores(shape, scores, scored)
+    shape = with_scores(shape, scores, scored)
     carry, left_out = carry_types(settings.carry, readable)
     return Plan(
         settings=settings,
@@ -104,7 +104,12 @@ def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
         shape=shape,
         scored=scored,
         carry=carry,
-        notes=(*left_out, *(f"preset {preset.name} assumes: {text}" for text in preset.assumes)),
+        notes=(
+            *left_out,
+            *doubts,
+            *note_scores(scores, scored),
+            *(f"preset {preset.name} assumes: {text}" for text in preset.assumes),
+        ),
         run_id=_run_id(settings, files, scores),
     )
 
@@ -139,11 +144,6 @@ def _run_id(settings: Settings, files: Sequence[InputFile], scores: Sequence[Inp
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
-def _examine_all(files: Sequence[InputFile], threads: int | None) -> list[InputFile]:
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(examine, files))
-
-
 def _types_by_file(
     mapping: mappings.Mapping, files: Sequence[InputFile]
 ) -> dict[str, dict[str, object]]:
@@ -164,89 +164,6 @@ def _types(mapping: mappings.Mapping, file: InputFile) -> dict[str, object]:
         }
     except SchemaError as error:
         raise SchemaError(f"{file.name}: {error}") from None
-
-
-def _check_columns(
-    mapping: mappings.Mapping, scored: Sequence[str], settings: Settings, paths: set[str]
-) -> None:
-    """Refuse a log that lacks a needed column, or has flags where the settings give them."""
-    have = {*mapping.expressions, *scored}
-    needed = ["trajectory_id", "reward", "behavior_log_prob"]
-    needed += ["step"] if settings.step_from == "column" else []
-    needed += ["target_log_prob", "value"] if settings.targets else []
-    flags = [name for name in ("terminated", "truncated") if name in have]
-    if settings.end_of_trajectory and flags:
-        raise SettingsError(
-            f"end_of_trajectory: the log has {flags[0]}; it is for logs without end flags only"
-        )
-    needed += [] if settings.end_of_trajectory else ["terminated", "truncated"]
-    for name in needed:
-        if name not in have:
-            raise SchemaError(_missing_text(name, paths))
-    for name in settings.expect:
-        if name not in have:
-            raise SchemaError(_missing_text(name, paths))
-    if settings.learner_version is not None and "policy_version" not in have:
-        raise SchemaError(_missing_text("policy_version", paths))
-
-
-def _missing_text(name: str, paths: set[str]) -> str:
-    advice = {
-        "step": "or say --step-from order if the rows stand in order",
-        "terminated": "or say --end-of-trajectory if the log has no end flags",
-        "truncated": "or say --map truncated=lit(false) if nothing is ever cut off by a limit",
-        "target_log_prob": "or give --scores DIR, or --no-targets to audit alone",
-        "value": "or give --scores DIR, or --no-targets to audit alone",
-    }.get(name, "")
-    text = f"column {name}: no file has it; map it with --map {name}=COLUMN"
-    return f"{text}{', ' + advice if advice else ''}{name_choices(name, paths)}"
-
-
-def _examine_scores(settings: Settings) -> list[InputFile]:
-    if settings.scores is None:
-        return []
-    files = _examine_all(list_inputs([Path(settings.scores)]), settings.threads)
-    for file in files:
-        if file.error is not None:
-            raise InputError(f"{settings.scores}, {file.name}: {file.error}; scores must be whole")
-        for key in KEYS:
-            if key not in file.schema.names:
-                raise SchemaError(
-                    f"{settings.scores}, {file.name}: no column {key}; scores are joined by "
-                    f"{' and '.join(KEYS)}{name_choices(key, file.schema.names)}"
-                )
-    return files
-
-
-def _scored_columns(scores: Sequence[InputFile]) -> tuple[str, ...]:
-    if not scores:
-        return ()
-    found = [n for n in SCORE_COLUMNS if all(n in file.schema.names for file in scores)]
-    some = [n for n in SCORE_COLUMNS if any(n in file.schema.names for file in scores)]
-    if not found or found != some:
-        raise SchemaError(
-            f"scores: found {', '.join(some) or 'none'} of {', '.join(SCORE_COLUMNS)} in some "
-            "files, expected at least one, and the same ones in every file"
-        )
-    return tuple(found)
-
-
-def _with_scores(shape: LogShape, scores: Sequence[InputFile], scored: Sequence[str]) -> LogShape:
-    """Return the shape with the scored columns, whose types must be those of the log."""
-    if not scores:
-        return shape
-    found = {
-        SCORES + file.name: {name: file.schema.field(name).type for name in (*KEYS, *scored)}
-        for file in scores
-    }
-    given = unify_types(found, "auto").dtypes
-    if given["trajectory_id"] != shape.dtypes["trajectory_id"]:
-        raise SchemaError(
-            f"scores, column trajectory_id: found {given['trajectory_id']}, the log has "
-            f"{shape.dtypes['trajectory_id']}; write the scores with the log's own ids"
-        )
-    dtypes = {**shape.dtypes, **{name: pl.Float64() for name in scored}}
-    return replace(shape, dtypes={name: dtypes[name] for name in LOG_COLUMNS if name in dtypes})
 
 
 def lineage_columns(shape: LogShape) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 
+from vtaudit.audit import macro_over
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.schemas import load_columns
 from vtaudit.store import read_manifest
@@ -16,6 +17,7 @@ from vtaudit.store import read_manifest
 PARTS = ("targets", "rejects")
 AUDIT_TABLES = ("summary", "audit", "audit_by", "files", "runs")
 FETCH_ROWS = 10_000
+BY_REASON = ("rejected_any_", "rejected_primary_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,8 @@ def open_run(run: Path) -> duckdb.DuckDBPyConnection:
             literal = _escape_glob(path.parent) + "/" + path.name
             quoted = literal.replace("'", "''")
             connection.execute(f"CREATE VIEW {name} AS FROM read_parquet('{quoted}')")
+        for name in PARTS:
+            connection.execute(f"CREATE MACRO {macro_over(name)}")
     except duckdb.Error as error:
         connection.close()
         raise InputError(f"{run}: {name} cannot be read: {error}") from None
@@ -74,13 +78,24 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
     return Answer(columns, batches())
 
 
-def describe_tables(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, str, str, str]]:
-    """Return table, column, type and meaning of everything that can be queried."""
-    rows = []
+def describe_tables(
+    connection: duckdb.DuckDBPyConnection, *, brief: bool
+) -> list[tuple[str, str, str, str]]:
+    """Return table, column, type and meaning of everything that can be queried.
+
+    Args:
+        connection: of `open_run`.
+        brief: whether the columns that each reason has stand in one row.
+    """
+    rows: list[tuple[str, str, str, str]] = []
     for table in (*PARTS, *AUDIT_TABLES):
         meanings = {column.name: column.meaning for column in load_columns(table)}
         for name, kind, *_ in connection.execute(f"DESCRIBE {table}").fetchall():
-            rows.append((table, name, kind, meanings.get(name, "carried from the log")))
+            meaning = meanings.get(name, "carried from the log")
+            if brief and name.startswith(BY_REASON):
+                name = next(each for each in BY_REASON if name.startswith(each)) + "<reason>"
+            if (table, name, kind, meaning) not in rows[-1:]:
+                rows.append((table, name, kind, meaning))
     return rows
 
 

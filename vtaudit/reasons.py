@@ -75,7 +75,7 @@ class Reason(Enum):
     BEHAVIOR_LOG_PROB_POSITIVE = (
         "behavior_log_prob_positive",
         "validation",
-        "behavior_log_prob of a discrete action is above log_prob_tolerance",
+        "behavior_log_prob of a discrete action is finite and above log_prob_tolerance",
         "look for a negated log-prob or a probability; map it with neg(...) or log(...)",
     )
     BEHAVIOR_LOGITS_MALFORMED = (

@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,9 @@ def list_inputs(logs: Sequence[Path]) -> list[InputFile]:
     found = []
     for log, label in zip(logs, _labels(logs), strict=True):
         if not log.exists():
-            raise InputError(f"{log}: no such file or directory; expected a log directory")
+            raise InputError(
+                f"{log}: no such file or directory; expected Parquet files or a directory of them"
+            )
         paths = list(_walk(log)) if log.is_dir() else [log]
         if not paths:
             raise InputError(f"{log}: no *.parquet file in it; expected a directory of Parquet")
@@ -91,6 +94,12 @@ def natural_key(name: str) -> tuple[list[str | int], bytes]:
     """Return a sort key in which w_2 stands before w_10; ties go by bytes."""
     parts = re.split(r"([0-9]+)", name)
     return [int(part) if place % 2 else part for place, part in enumerate(parts)], name.encode()
+
+
+def examine_all(files: Sequence[InputFile], threads: int | None) -> list[InputFile]:
+    """Return the files as `examine` does, several at a time."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(examine, files))
 
 
 def examine(file: InputFile, *, digest: bool = True) -> InputFile:

@@ -30,10 +30,13 @@ def check_apart(logs: Sequence[Path], out: Path) -> None:
     """Refuse a RUN within LOGS, where the next run would take it for a log.
 
     Raises:
-        SettingsError: RUN lies within LOGS, or its path is not UTF-8.
+        SettingsError: RUN lies within LOGS or another run, or its path is not UTF-8.
     """
     if not is_text(str(out)):
         raise SettingsError(f"{str(out)!r}: the path of a run must be UTF-8; name another --out")
+    for parent in out.absolute().parents:
+        if _is_run(parent):
+            raise SettingsError(f"{out}: lies within the run {parent}; name an --out outside it")
     for log in logs:
         if log.resolve() in (out.resolve(), *out.resolve().parents):
             raise SettingsError(f"{out}: lies within {log}; name an --out outside the logs")
@@ -51,10 +54,23 @@ def check_target(out: Path, *, overwrite: bool) -> None:
         raise SettingsError(
             f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
         )
+    foreign = _foreign(out) if _is_run(out) else []
+    if foreign:
+        raise SettingsError(
+            f"{out}: holds {foreign[0]}, which the run did not write; --overwrite would delete it, "
+            "so move it away, or name another --out"
+        )
     if not _is_run(out):
         raise SettingsError(
             f"{out}: exists and holds no vtaudit manifest; --overwrite replaces vtaudit runs only"
         )
+
+
+def _foreign(run: Path) -> list[str]:
+    """Return the files within a run that its manifest does not list."""
+    listed = {MANIFEST, *read_manifest(run).get("outputs", ())}
+    there = {path.relative_to(run).as_posix() for path in run.rglob("*") if not path.is_dir()}
+    return sorted(there - listed)
 
 
 def _is_run(path: Path) -> bool:
@@ -76,7 +92,8 @@ def read_manifest(run: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         manifest = None
     if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
-        raise InputError(f"{run}: no {MANIFEST} of a vtaudit run; expected a run directory")
+        state = "damaged or foreign" if (run / MANIFEST).exists() else "missing"
+        raise InputError(f"{run}: {MANIFEST} is {state}; expected a run directory")
     return manifest
 
 

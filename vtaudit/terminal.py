@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -34,6 +36,8 @@ GROUPS = {
 HIDDEN_WHEN_ZERO = ("padding", "pending", "applied")
 PLAIN_WIDTH = 100
 SHOWN_ROWS = 1000
+ANY_WIDTH = 1_000_000
+NUMBER = re.compile(r"|-?[0-9.]+(e[+-]?[0-9]+)?|nan|-?inf")
 
 
 @contextmanager
@@ -71,24 +75,32 @@ def print_audit(result: RunResult) -> None:
     table.add_column("of", justify="right")
     table.add_column("denominator")
     table.add_column("share", justify="right")
-    group = ""
-    for row in result.audit:
-        measure, kind, count = row["measure"], row["kind"], row["count"]
-        if not count and measure in HIDDEN_WHEN_ZERO:
-            continue
-        if count == 0 and kind is not None:
-            continue
-        if kind is not None and measure != group:
-            table.add_row(f"[bold]{GROUPS[measure]}[/]")
-        group = measure
-        table.add_row(*_cells(row))
+    for measure, rows in itertools.groupby(result.audit, key=lambda row: str(row["measure"])):
+        _add_measure(table, measure, list(rows))
     _console().print(table)
+
+
+def _add_measure(table: Table, measure: str, rows: list[dict[str, Any]]) -> None:
+    """Add a measure, its kinds below it; counts of 0 are left out where they go without saying."""
+    unknown = {row["null_reason"] for row in rows if row["count"] is None}
+    if rows[0]["kind"] is None:
+        if rows[0]["count"] or measure not in HIDDEN_WHEN_ZERO:
+            table.add_row(*_cells(rows[0]))
+        return
+    if len(unknown) == 1 and all(row["count"] is None for row in rows):
+        table.add_row(f"[bold]{GROUPS[measure]}[/]", "unknown", "", unknown.pop())
+        return
+    shown = [row for row in rows if row["count"] != 0]
+    if shown:
+        table.add_row(f"[bold]{GROUPS[measure]}[/]")
+    for row in shown:
+        table.add_row(*_cells(row))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     label = f"  {row['kind']}" if row["kind"] is not None else f"[bold]{row['measure']}[/]"
     if row["count"] is None:
-        return label, row["null_reason"], "", "", ""
+        return label, "unknown", "", row["null_reason"], ""
     if row["denominator"] is None:
         return label, f"{row['count']:,}", "", "", ""
     over = row["denominator_measure"].replace("_", " ")
@@ -104,11 +116,13 @@ def print_next_steps(result: RunResult) -> None:
     out = _console()
     run = escape(str(result.path))
     out.print()
-    out.print(f"targets  {run}/targets/*.parquet   one row per accepted row")
+    if result.settings.targets:
+        out.print(f"targets  {run}/targets/*.parquet   one row per accepted row")
     out.print(f"rejects  {run}/rejects/*.parquet   one row per rejected row, with its reasons")
     out.print(f"audit    {run}/audit.duckdb        the tables above; also {run}/audit/*.parquet")
-    out.print("")
-    out.print("To train on them, carry observations and actions along: --carry COLUMN,... or all")
+    if result.settings.targets and not result.settings.carry:
+        out.print("")
+        out.print("To train on them, carry observations and actions along: --carry COLUMN,...|all")
 
 
 def write_answer(
@@ -137,17 +151,48 @@ def _write_json(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 
 def _print_rows(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Print rows as a table; a record a row, column by column, where they are too wide for one."""
+    console = _console()
+    rows = iter(rows)
+    shown = [[_show(cell) for cell in row] for row in itertools.islice(rows, SHOWN_ROWS)]
     table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(escape(name), overflow="fold")
-    for row in itertools.islice(rows, SHOWN_ROWS):
-        table.add_row(*("" if cell is None else escape(_show(cell)) for cell in row))
-    _console().print(table)
-    if next(iter(rows), None) is not None:
+    for place, name in enumerate(columns):
+        numeric = all(NUMBER.fullmatch(row[place]) for row in shown)
+        table.add_column(escape(name), justify="right" if numeric else "left", no_wrap=True)
+    for row in shown:
+        table.add_row(*map(escape, row))
+    width = Measurement.get(console, console.options.update(max_width=ANY_WIDTH), table).maximum
+    if console.is_terminal and width > console.width:
+        _print_records(console, columns, shown)
+    else:
+        console.print(table, width=width)
+    if next(rows, None) is not None:
         _console(stderr=True).print(f"only the first {SHOWN_ROWS} rows; --csv or --json has all")
 
 
+def print_tables(described: Iterable[tuple[str, str, str, str]]) -> None:
+    """Print table, column, type and meaning of everything that can be queried."""
+    for name, rows in itertools.groupby(described, key=lambda row: row[0]):
+        table = Table(title=name, title_justify="left", box=None, pad_edge=False, show_header=False)
+        table.add_column(no_wrap=True, min_width=26)
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for _, column, kind, meaning in rows:
+            table.add_row(escape(column), escape(kind), escape(meaning))
+        _console().print(table)
+
+
+def _print_records(console: Console, columns: list[str], rows: list[list[str]]) -> None:
+    width = max(map(len, columns), default=0)
+    for number, row in enumerate(rows, 1):
+        console.print(f"[bold]row {number}[/]")
+        for name, cell in zip(columns, row, strict=True):
+            console.print(f"  {escape(name):<{width}}  {escape(cell)}")
+
+
 def _show(cell: Any) -> str:
+    if cell is None:
+        return ""
     return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
 
 

@@ -27,15 +27,17 @@ def query(run: Path, sql: str | None, form: str | None) -> None:
     Tables: targets, rejects, summary, audit, audit_by, files, runs.
     """
     from vtaudit.query import ask, describe_tables, open_run
-    from vtaudit.terminal import write_answer
+    from vtaudit.terminal import print_tables, write_answer
 
     with open_run(run) as connection:
-        if sql is None:
-            columns = ["table", "column", "type", "meaning"]
-            write_answer(columns, [describe_tables(connection)], form)
-        else:
+        if sql is not None:
             answer = ask(connection, sql)
             write_answer(answer.columns, answer.batches, form)
+        elif form is None:
+            print_tables(describe_tables(connection, brief=True))
+        else:
+            columns = ["table", "column", "type", "meaning"]
+            write_answer(columns, [describe_tables(connection, brief=False)], form)
 
 
 @main.command()

@@ -96,5 +96,17 @@ def find_names(known: Sequence[str], columns: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def find_ambiguous(canonical: str, columns: Iterable[str]) -> list[tuple[str, str]]:
+    """Return the columns that may or may not be a canonical one, each with what to choose."""
+    known = list(columns)
+    found = {
+        column: ambiguity.choose.format(column=column)
+        for ambiguity in reversed(load_ambiguities())
+        if canonical in ambiguity.about and ambiguity.beside is None
+        for column in find_names(ambiguity.names, known)
+    }
+    return list(found.items())
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9*]", "", name.casefold())

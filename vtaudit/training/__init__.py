@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +41,13 @@ class Batch:
     offsets: torch.Tensor | None
 
     def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self.tensors:
+            raise SettingsError(f"batch: no tensor {name}{name_choices(name, self.tensors)}")
         return self.tensors[name]
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of the tensors, so that dict(batch) holds them."""
+        return self.tensors.keys()
 
 
 def read(
