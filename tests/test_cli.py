@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import click
 import polars as pl
@@ -14,11 +18,23 @@ import pyarrow as pa
 import pytest
 from click.testing import Result
 
-from commands import ROWS, invoke, make_table, read_manifest, run_command, write_files
+from commands import (
+    ROOT,
+    ROWS,
+    SAMPLE_LOGS,
+    START,
+    invoke,
+    make_table,
+    read_manifest,
+    run_command,
+    write_files,
+)
 from vtaudit import Settings
 from vtaudit import audit as audit_module
 from vtaudit import pipeline as pipeline_module
+from vtaudit import reading as reading_module
 from vtaudit.cli import main
+from vtaudit.errors import UnreadableError
 from vtaudit.reasons import Reason, Warn
 
 COMMANDS = sorted(main.commands)
@@ -464,3 +480,54 @@ def test_shell_completion_is_there() -> None:
     words = {"COMP_WORDS": "vtaudit process --bac", "COMP_CWORD": "2"}
     found = run_command(env={"_VTAUDIT_COMPLETE": "bash_complete", **words})
     assert found.stdout.splitlines() == ["plain,--backend"]
+
+
+def test_file_whose_column_name_is_no_utf_8_is_unreadable(tmp_path: Path) -> None:
+    tables = {"a.parquet": make_table(), "b.parquet": make_table("b", extra=[1] * ROWS)}
+    logs = write_files(tmp_path / "logs", tables)
+    body = (logs / "b.parquet").read_bytes()
+    (logs / "b.parquet").write_bytes(body.replace(b"extra", b"\xffxtra"))
+    for command in (["inspect", logs], ["process", logs, "--out", tmp_path / "run"]):
+        result = invoke(*command)
+        assert result.exit_code == 1, result.stderr
+        assert "b.parquet" in result.output
+
+
+def test_link_to_itself_is_an_unreadable_file(logs: Path, tmp_path: Path) -> None:
+    (logs / "self.parquet").symlink_to("self.parquet")
+    result = invoke("process", logs, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "self.parquet" in result.stderr
+
+
+def test_discounts_of_an_unreadable_file_ask_for_no_gamma(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_files(logs, {"b.parquet": make_table("b", discount=[0.5] * ROWS)})
+    read = reading_module.read_batches
+
+    def fail_late(file: Any, columns: Any) -> Any:
+        yield from read(file, columns)
+        if file.name == "b.parquet":
+            raise UnreadableError("its last page is damaged")
+
+    monkeypatch.setattr(reading_module, "read_batches", fail_late)
+    result = invoke("process", logs, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "its last page is damaged" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["process", SAMPLE_LOGS, "--out", "{run}"], ["reasons"], ["presets"]]
+)
+def test_reader_that_goes_away_is_no_finding(arguments: list[Any], tmp_path: Path) -> None:
+    words = [str(word).format(run=tmp_path / "run") for word in arguments]
+    command = shlex.join([sys.executable, "-c", START, *words])
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -1 >/dev/null; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -30,6 +30,7 @@ IMPORTS = {
     "cli.process": "cli.group cli.options config pipeline terminal",
     "clock": "",
     "config": "errors ranges reasons schemas",
+    "console": "",
     "counts": "reasons records",
     "errors": "",
     "explanation": (
@@ -42,7 +43,7 @@ IMPORTS = {
     "explanation.derivation": "plan reasons shard",
     "explanation.evidence": "actions canonical explanation.subject plan reasons",
     "explanation.lookup": "errors explanation.subject plan query schemas",
-    "explanation.report": "explanation explanation.derivation explanation.ruling",
+    "explanation.report": "console explanation explanation.derivation explanation.ruling",
     "explanation.ruling": (
         "canonical config explanation.acceptance explanation.evidence explanation.subject "
         "reasons validation"
@@ -61,7 +62,7 @@ IMPORTS = {
     "inspection.proposal": (
         "canonical inspection.footers mapping mapping.expressions presets presets.aliases"
     ),
-    "inspection.report": "inspection inspection.proposal inspection.streams",
+    "inspection.report": "console inspection inspection.proposal inspection.streams",
     "inspection.streams": "",
     "inspection.suggestion": "inspection.proposal presets",
     "inspection.survey": "canonical errors mapping records sources",
@@ -109,7 +110,7 @@ IMPORTS = {
     "shards": "errors",
     "sources": "errors ranges records",
     "store": "errors ranges",
-    "terminal": "pipeline plain presets reasons",
+    "terminal": "console pipeline plain presets reasons",
     "training": "errors schemas training.epoch",
     "training.epoch": "errors store",
     "validation": "actions canonical config reasons",
@@ -122,7 +123,7 @@ IMPORTS = {
         "audit clock outputs plan reading shard verification.comparison verification.replay"
     ),
     "verification.replay": "config errors plan records shard store",
-    "verification.report": "verification.comparison",
+    "verification.report": "console verification.comparison",
 }
 
 # package -> the modules that may import it, at any place in them
@@ -130,7 +131,13 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "numba": {"kernels.numba_scan"},
-    "rich": {"terminal", "explanation.report", "inspection.report", "verification.report"},
+    "rich": {
+        "console",
+        "terminal",
+        "explanation.report",
+        "inspection.report",
+        "verification.report",
+    },
     "torch": {
         "kernels.backends",
         "kernels.dense",

@@ -101,7 +101,12 @@ def test_long_answer_is_cut_for_people_and_says_so(run: Path) -> None:
 
 @pytest.mark.parametrize(
     ("sql", "code", "words"),
-    [("SELEC 1", 2, "syntax error"), ("SELECT x FROM targets", 2, "next_value")],
+    [
+        ("", 2, "no statement"),
+        (" ; ", 2, "no statement"),
+        ("SELEC 1", 2, "syntax error"),
+        ("SELECT x FROM targets", 2, "next_value"),
+    ],
 )
 def test_bad_sql_is_refused(run: Path, sql: str, code: int, words: str) -> None:
     result = invoke("query", run, sql)
@@ -113,3 +118,27 @@ def test_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
     result = invoke("query", tmp_path, "SELECT 1")
     assert result.exit_code == 3
     assert "expected a run directory" in result.stderr
+
+
+def test_damaged_part_is_an_input_that_failed(tmp_path: Path) -> None:
+    logs = write_files(tmp_path / "logs", {"a.parquet": make_table()})
+    process(logs, tmp_path / "run", SETTINGS)
+    part = tmp_path / "run" / "targets" / "part-00000.parquet"
+    part.write_bytes(b"PAR1" + b"\0" * 64 + b"PAR1")
+    assert invoke("query", tmp_path / "run", "FROM targets").exit_code == 3
+
+
+def test_columns_of_one_name_are_told_apart_in_json(run: Path) -> None:
+    assert ask_json(run, "SELECT 1 AS a, 2 AS a") == [{"a": 1, "a_1": 2}]
+
+
+def test_what_a_terminal_might_obey_is_escaped(run: Path) -> None:
+    printed = invoke("query", run, "SELECT chr(27) || '[31mred' AS x, 'a\\' AS y").stdout
+    assert printed.splitlines()[1].split() == ["\\x1b[31mred", "a\\"]
+
+
+def test_macros_of_the_audit_file_work_here_too(tmp_path: Path) -> None:
+    logs = write_files(tmp_path / "logs", {"a.parquet": make_table()})
+    process(logs, tmp_path / "run", SETTINGS)
+    sql = f"SELECT count(*) AS n FROM targets('{tmp_path / 'run'}')"
+    assert ask_json(tmp_path / "run", sql) == [{"n": 6}]

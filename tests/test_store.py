@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -367,3 +368,50 @@ def test_primary_reason_of_another_kind_breaks_a_law(
     monkeypatch.setattr(audit_module, "counts_of", swap)
     with pytest.raises(LawError):
         process(logs, tmp_path / "run", SETTINGS)
+
+
+def test_rest_of_a_run_that_was_being_removed_is_no_run(logs: Path, tmp_path: Path) -> None:
+    run, rest = tmp_path / "run", tmp_path / ".run.replaced"
+    process(logs, run, SETTINGS)
+    shutil.copytree(run, rest)
+    (rest / "manifest.json").unlink()
+    process(logs, run, Settings(backend="reference", gamma=0.5, overwrite=True))
+    assert names_in(tmp_path) == ["logs", "run"]
+    shutil.copytree(run, rest)
+    (rest / "manifest.json").unlink()
+    shutil.rmtree(run)
+    process(logs, run, SETTINGS)
+    assert names_in(tmp_path) == ["logs", "run"]
+
+
+def test_old_run_comes_back_when_a_process_ended_between_the_renames(
+    logs: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process(logs, run, SETTINGS)
+    before = read_files(run)
+    run.rename(tmp_path / ".run.replaced")
+    with pytest.raises(SettingsError, match="exists"):
+        process(logs, run, SETTINGS)
+    assert read_files(run) == before
+    assert names_in(tmp_path) == ["logs", "run"]
+
+
+def test_overwrite_goes_through_a_link_every_time(logs: Path, tmp_path: Path) -> None:
+    process(logs, tmp_path / "real", SETTINGS)
+    (tmp_path / "run").symlink_to("real")
+    for gamma in (0.5, 0.6):
+        again = Settings(backend="reference", gamma=gamma, overwrite=True)
+        process(logs, tmp_path / "run", again)
+        assert read_manifest(tmp_path / "real")["settings"]["gamma"] == gamma
+    assert (tmp_path / "run").is_symlink()
+    assert names_in(tmp_path) == ["logs", "real", "run"]
+
+
+def test_logs_within_the_run_are_never_overwritten(logs: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process(logs, run, SETTINGS)
+    logs.rename(run / "logs")
+    with pytest.raises(SettingsError, match="which the run did not write"):
+        process(run / "logs", run, Settings(backend="reference", overwrite=True))
+    assert names_in(run / "logs") == ["a.parquet"]

@@ -17,6 +17,15 @@ from vtaudit.store import read_manifest
 PARTS = ("targets", "rejects")
 AUDIT_TABLES = ("summary", "audit", "audit_by", "files", "runs")
 FETCH_ROWS = 10_000
+# what DuckDB raises for SQL that it cannot run, apart from failing files
+WRONG_SQL = (
+    duckdb.ParserException,
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ConversionException,
+    duckdb.OutOfRangeException,
+    duckdb.TypeMismatchException,
+)
 BY_REASON = ("rejected_any_", "rejected_primary_")
 
 
@@ -60,14 +69,19 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
     """Run one statement and return its result.
 
     Raises:
-        SettingsError: the statement is not SQL that DuckDB accepts.
+        SettingsError: there is no statement, or it is not SQL that DuckDB accepts.
+        InputError: a file of the run is damaged.
     """
     try:
+        if not connection.extract_statements(sql):
+            raise SettingsError("query: found no statement, expected SQL")
         result = connection.execute(sql)
         columns = [column[0] for column in result.description or []]
         first = result.fetchmany(FETCH_ROWS)
-    except duckdb.Error as error:
+    except WRONG_SQL as error:
         raise SettingsError(f"query: {error}") from None
+    except duckdb.Error as error:
+        raise InputError(f"query: {error}") from None
 
     def batches() -> Iterator[list[tuple[object, ...]]]:
         rows = first

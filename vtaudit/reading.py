@@ -103,6 +103,7 @@ def _read_file(plan: Plan, log: LogRows, place: int, only: pl.Expr | None) -> in
     file = plan.files[place]
     needed = mappings.needed_columns(plan.mapping, file.schema)
     carried = [name for name in plan.carry if name in file.schema.names]
+    has_discounts = False
     waiting: list[pl.DataFrame] = []
     padding: list[pl.DataFrame] = []
     start = 0
@@ -117,26 +118,28 @@ def _read_file(plan: Plan, log: LogRows, place: int, only: pl.Expr | None) -> in
             waiting.append(frame)
             start += batch.num_rows
             if sum(part.height for part in waiting) >= SPILL_ROWS:
-                _spill(log, waiting)
-        _spill(log, waiting)
+                has_discounts |= _spill(log, waiting)
+        has_discounts |= _spill(log, waiting)
     except UnreadableError as error:
         log.files[place] = replace(file, error=str(error))
         return file.rows or 0
     with log.lock:
+        log.has_discounts |= has_discounts
         log.padding = merge_counts([log.padding, *padding])
     return start
 
 
-def _spill(log: LogRows, waiting: list[pl.DataFrame]) -> None:
+def _spill(log: LogRows, waiting: list[pl.DataFrame]) -> bool:
+    """Spread waiting rows over the shards; return whether one has a discount of its own."""
     if not waiting:
-        return
+        return False
     frame = pl.concat(waiting)
     waiting.clear()
-    if "discount" in frame.columns:
-        discount = pl.col("discount")
-        fraction = (discount > 0) & (discount < 1)
-        log.has_discounts = log.has_discounts or bool(frame.select(fraction.any()).item())
     log.rows.add(frame)
+    if "discount" not in frame.columns:
+        return False
+    is_own = (pl.col("discount") > 0) & (pl.col("discount") < 1)
+    return bool(frame.select(is_own.any()).item())
 
 
 def _frame(plan: Plan, batch: pa.RecordBatch, start: int) -> pl.DataFrame:
@@ -173,11 +176,15 @@ def _score_types(plan: Plan) -> dict[str, pl.DataType]:
 def _read_scores(plan: Plan, log: LogRows, file: InputFile) -> None:
     types = _score_types(plan)
     for batch in read_batches(file, list(types)):
-        columns = [
-            mappings.read_column(batch.column(n), (), n).cast(dtype) for n, dtype in types.items()
-        ]
-        columns = [c + 0.0 if c.dtype == pl.Float64 else c for c in columns]  # -0.0 is 0.0
-        frame = pl.DataFrame(columns)
+        columns = [mappings.read_column(batch.column(name), (), name) for name in types]
+        try:
+            frame = pl.DataFrame(columns).cast(pl.Schema(types))
+        except pl.exceptions.InvalidOperationError:
+            raise SchemaError(
+                f"{plan.settings.scores}, {file.name}: a key or a score does not fit its type; "
+                "keys are int64 or text, scores are numbers"
+            ) from None
+        frame = frame.with_columns(pl.col(pl.Float64) + 0.0)  # -0.0 is 0.0
         if frame.select(pl.any_horizontal(pl.col(*KEYS).is_null().any())).item():
             raise SchemaError(
                 f"{plan.settings.scores}, {file.name}: a key is null; every score needs a "

@@ -86,7 +86,7 @@ def _walk(directory: Path) -> Iterator[Path]:
             continue
         if entry.is_dir(follow_symlinks=False):
             yield from _walk(Path(entry.path))
-        elif entry.name.endswith(".parquet") and not entry.is_dir():
+        elif entry.name.endswith(".parquet") and not Path(entry.path).is_dir():
             yield Path(entry.path)
 
 
@@ -129,7 +129,7 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
             )
     except UnreadableError as error:
         return replace(file, error=str(error))
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         return replace(file, error=_describe(file, error))
 
 
@@ -177,7 +177,7 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
             wanted = list(columns) or parquet.schema_arrow.names[:1]
             yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
         status = file.path.stat()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise UnreadableError(_describe(file, error)) from None
     if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
         raise UnreadableError("the file changed while it was read; run again once it is whole")

@@ -108,8 +108,7 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
         SettingsError: `out` exists and may not be replaced, or another process works on it.
         InputError: the disk failed.
     """
-    out = out.absolute()
-    _put_back(out)
+    out = out.resolve()
     check_target(out, overwrite=overwrite)
     work = out.parent / f".{out.name}.vtaudit"
     try:
@@ -121,7 +120,9 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
         _claim(lock, out)
         if not work.exists() or os.fstat(lock).st_ino != work.stat().st_ino:
             raise SettingsError(f"{out}: another vtaudit process has just written it; look there")
+        _put_back(out)
         try:
+            check_target(out, overwrite=overwrite)
             yield work
             check_target(out, overwrite=overwrite)
             _publish(work, out)
@@ -197,7 +198,7 @@ def _publish(work: Path, out: Path) -> None:
     except OSError as error:
         _put_back(out)
         raise InputError(f"{out}: cannot be published: {error.strerror}") from None
-    shutil.rmtree(old, ignore_errors=True)
+    _discard(old)
 
 
 def _replaced(out: Path) -> Path:
@@ -205,10 +206,20 @@ def _replaced(out: Path) -> Path:
 
 
 def _put_back(out: Path) -> None:
-    """Put back the old run of a process that ended between the two renames of an overwrite."""
+    """Put back the old run of a process that ended between the two renames of an overwrite.
+
+    One that ended while it removed the old run has left a rest without a manifest: that goes.
+    """
     old = _replaced(out)
-    if old.is_dir() and not out.exists():
+    if not out.exists() and _is_run(old):
         old.rename(out)
+    _discard(old)
+
+
+def _discard(run: Path) -> None:
+    """Remove a run, its manifest first, so that what a kill leaves is no run."""
+    (run / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(run, ignore_errors=True)
 
 
 def sync(path: Path) -> None:

@@ -16,7 +16,9 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
+from vtaudit.console import make_console
 from vtaudit.plain import to_plain
 from vtaudit.reasons import Reason, Warn
 
@@ -34,9 +36,10 @@ GROUPS = {
     "bootstrap": "bootstrap source",
 }
 HIDDEN_WHEN_ZERO = ("padding", "pending", "applied")
-PLAIN_WIDTH = 100
 SHOWN_ROWS = 1000
 ANY_WIDTH = 1_000_000
+# what a terminal might obey
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 NUMBER = re.compile(r"|-?[0-9.]+(e[+-]?[0-9]+)?|nan|-?inf")
 
 
@@ -48,7 +51,7 @@ def show_progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None] 
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(
-        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True
+        *columns, TimeElapsedColumn(), console=make_console(stderr=True), transient=True
     ) as bar:
         tasks: dict[str, Any] = {}
 
@@ -58,13 +61,6 @@ def show_progress(*, enabled: bool) -> Iterator[Callable[[str, int, int], None] 
             bar.update(tasks[stage], completed=done)
 
         yield tell
-
-
-def _console(*, stderr: bool = False) -> Console:
-    console = Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
-    return console
 
 
 def print_audit(result: RunResult) -> None:
@@ -77,7 +73,7 @@ def print_audit(result: RunResult) -> None:
     table.add_column("share", justify="right")
     for measure, rows in itertools.groupby(result.audit, key=lambda row: str(row["measure"])):
         _add_measure(table, measure, list(rows))
-    _console().print(table)
+    make_console().print(table)
 
 
 def _add_measure(table: Table, measure: str, rows: list[dict[str, Any]]) -> None:
@@ -110,10 +106,10 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 def print_next_steps(result: RunResult) -> None:
     """Print the notes on stderr, and on stdout where the results are and how to go on."""
-    notes = _console(stderr=True)
+    notes = make_console(stderr=True)
     for note in result.notes:
         notes.print(f"note: {escape(note)}")
-    out = _console()
+    out = make_console()
     run = escape(str(result.path))
     out.print()
     if result.settings.targets:
@@ -143,6 +139,9 @@ def write_answer(
 def _write_json(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     """Write an array of objects, one a line; NaN and infinities are text, as JSON has none."""
     start = "["
+    columns = [
+        f"{name}_{place}" if name in columns[:place] else name for place, name in enumerate(columns)
+    ]
     for row in rows:
         named = {name: to_plain(cell) for name, cell in zip(columns, row, strict=True)}
         sys.stdout.write(start + json.dumps(named, allow_nan=False, default=str))
@@ -152,7 +151,7 @@ def _write_json(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def _print_rows(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
     """Print rows as a table; a record a row, column by column, where they are too wide for one."""
-    console = _console()
+    console = make_console()
     rows = iter(rows)
     shown = [[_show(cell) for cell in row] for row in itertools.islice(rows, SHOWN_ROWS)]
     table = Table(box=None, pad_edge=False)
@@ -160,14 +159,16 @@ def _print_rows(columns: list[str], rows: Iterable[tuple[Any, ...]]) -> None:
         numeric = all(NUMBER.fullmatch(row[place]) for row in shown)
         table.add_column(escape(name), justify="right" if numeric else "left", no_wrap=True)
     for row in shown:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(Text, row))
     width = Measurement.get(console, console.options.update(max_width=ANY_WIDTH), table).maximum
     if console.is_terminal and width > console.width:
         _print_records(console, columns, shown)
     else:
         console.print(table, width=width)
     if next(rows, None) is not None:
-        _console(stderr=True).print(f"only the first {SHOWN_ROWS} rows; --csv or --json has all")
+        make_console(stderr=True).print(
+            f"only the first {SHOWN_ROWS} rows; --csv or --json has all"
+        )
 
 
 def print_tables(described: Iterable[tuple[str, str, str, str]]) -> None:
@@ -179,7 +180,7 @@ def print_tables(described: Iterable[tuple[str, str, str, str]]) -> None:
         table.add_column(overflow="fold")
         for _, column, kind, meaning in rows:
             table.add_row(escape(column), escape(kind), escape(meaning))
-        _console().print(table)
+        make_console().print(table)
 
 
 def _print_records(console: Console, columns: list[str], rows: list[list[str]]) -> None:
@@ -187,18 +188,19 @@ def _print_records(console: Console, columns: list[str], rows: list[list[str]]) 
     for number, row in enumerate(rows, 1):
         console.print(f"[bold]row {number}[/]")
         for name, cell in zip(columns, row, strict=True):
-            console.print(f"  {escape(name):<{width}}  {escape(cell)}")
+            console.print(Text(f"  {name:<{width}}  {cell}"))
 
 
 def _show(cell: Any) -> str:
     if cell is None:
         return ""
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+    text = f"{cell:.6g}" if isinstance(cell, float) else str(cell)
+    return CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
 def print_reasons() -> None:
     """Print the registry of reasons and warnings."""
-    console = _console()
+    console = make_console()
     for title, width, rows in (
         ("reasons", 32, [(r.code, f"{r.text}. To do: {r.advice}.") for r in Reason]),
         ("warnings", 32, [(w.code, f"{w.text}.") for w in Warn]),
@@ -215,7 +217,7 @@ def print_reasons() -> None:
 
 def print_presets(presets: Iterable[Preset]) -> None:
     """Print what each preset maps, sets and assumes."""
-    console = _console()
+    console = make_console()
     for preset in presets:
         table = Table(
             title=f"{preset.name}: {escape(preset.description)}",

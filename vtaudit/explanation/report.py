@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from vtaudit.console import make_console
 from vtaudit.explanation import Explanation
 from vtaudit.explanation.derivation import show
 from vtaudit.explanation.ruling import Ruling
@@ -22,9 +23,7 @@ STORED_DIGITS = 9
 
 def print_explanation(found: Explanation) -> None:
     """Print the row as logged, its copies, the rules, its segment, and the terms."""
-    console = Console(highlight=False, soft_wrap=True, emoji=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = make_console(plain_width=PLAIN_WIDTH)
     key = "" if found.step is None else f"{found.trajectory_id} step {found.step}, "
     console.print(f"[bold]{escape(key + found.place)}: {found.verdict}[/]")
     for note in [*found.notes, *found.warnings]:

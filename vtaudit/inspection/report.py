@@ -9,11 +9,11 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
+from vtaudit.console import make_console
 from vtaudit.inspection import Inspection
 from vtaudit.inspection.proposal import Proposal
 from vtaudit.inspection.streams import Bin, Streams, Windows
 
-PLAIN_WIDTH = 100
 SHOWN_COLUMNS = 40
 TYPE_WIDTH = 40
 BAR_WIDTH = 30
@@ -35,9 +35,7 @@ IN_PLACE = {
 
 def print_inspection(found: Inspection) -> None:
     """Print an inspection: files, columns, mapping, rows, findings, the suggested command."""
-    console = Console(highlight=False, soft_wrap=True)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = make_console()
     _print_files(console, found)
     _print_schema(console, found)
     _print_mapping(console, found)

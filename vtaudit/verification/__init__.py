@@ -64,11 +64,12 @@ def verify(
         return found
     try:
         plan = plan_again(manifest, settings, places)
-        chosen = None if sample is None else _draw(run, sample, seed, found)
-        recompute(run, manifest["run_id"], plan, chosen, found)
     except VtauditError as error:
         found.damaged.append(str(error))
         found.skipped.append("rows against the logs: the logs are not those of the run")
+        return found
+    chosen = None if sample is None else _draw(run, sample, seed, found)
+    recompute(run, manifest["run_id"], plan, chosen, found)
     return found
 
 
@@ -100,7 +101,7 @@ def _check_files(run: Path, listed: dict[str, Any], found: Verification) -> None
     for name in sorted(there & set(listed)):
         with (run / name).open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        if digest != listed[name]["sha256"]:
+        if digest != listed[name].get("sha256"):
             found.damaged.append(f"{name}: its content has changed since the run wrote it")
     found.compared.append(f"{len(listed)} files: with their fingerprints")
 

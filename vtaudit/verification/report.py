@@ -8,17 +8,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from vtaudit.console import make_console
 from vtaudit.verification.comparison import Verification
 
-PLAIN_WIDTH = 100
 SHOWN = 20
 
 
 def print_verification(run: Path, found: Verification) -> None:
     """Print what was compared, the largest differences, what was skipped, and what is wrong."""
-    console = Console(highlight=False, soft_wrap=True, emoji=False)
-    if not console.is_terminal:
-        console.width = PLAIN_WIDTH
+    console = make_console()
     for title, lines in (
         ("compared", found.compared),
         ("not compared", found.skipped),
