@@ -20,5 +20,11 @@ def small_blocks(monkeypatch):
     if not has_cuda():
         monkeypatch.setattr(triton_scan, "BLOCK_TIMES", (8, 32))
         monkeypatch.setattr(triton_scan, "BLOCK_ROWS", 32)
+        launches = pytest.importorskip("vtaudit.kernels.launches")
+        monkeypatch.setattr(launches, "CHUNK_ROWS", 32)
+        monkeypatch.setattr(launches, "TREE_CHUNK_ROWS", 32)
+        launches.launch_windows.cache_clear()
     with np.errstate(all="ignore"):  # the interpreter computes in NumPy
         yield
+    if not has_cuda():
+        launches.launch_windows.cache_clear()

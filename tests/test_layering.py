@@ -67,16 +67,29 @@ IMPORTS = {
     "inspection.suggestion": "inspection.proposal presets",
     "inspection.survey": "canonical errors mapping records sources",
     "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
+    "kernels.arguments": "errors kernels.targets",
     "kernels.backends": "errors",
-    "kernels.dense": "errors kernels.backends kernels.packed kernels.targets",
+    "kernels.dense": (
+        "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
+    ),
+    "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
     "kernels.packed": (
-        "errors kernels.backends kernels.numba_scan kernels.reference kernels.targets "
-        "kernels.triton_scan"
+        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan"
+        " kernels.reference kernels.stream kernels.targets kernels.triton_scan"
     ),
     "kernels.reference": "kernels.targets",
+    "kernels.stream": (
+        "kernels.launches kernels.targets kernels.triton_stream kernels.triton_words"
+        " kernels.workspaces"
+    ),
     "kernels.targets": "errors",
+    "kernels.triton_pairs": "",
+    "kernels.triton_rows": "kernels.triton_pairs",
     "kernels.triton_scan": "kernels.targets",
+    "kernels.triton_stream": "kernels.triton_pairs kernels.triton_rows kernels.triton_words",
+    "kernels.triton_words": "kernels.triton_pairs",
+    "kernels.workspaces": "kernels.launches kernels.triton_words",
     "laws": "errors reasons",
     "ledger": "",
     "mapping": "errors mapping.evaluation mapping.expressions presets",
@@ -139,14 +152,26 @@ CONFINED = {
         "verification.report",
     },
     "torch": {
+        "kernels.arguments",
         "kernels.backends",
         "kernels.dense",
+        "kernels.launches",
         "kernels.packed",
+        "kernels.stream",
         "kernels.triton_scan",
+        "kernels.workspaces",
         "training",
     },
     # kernels.backends asks Triton whether it interprets
-    "triton": {"kernels.backends", "kernels.triton_scan"},
+    "triton": {
+        "kernels.backends",
+        "kernels.stream",
+        "kernels.triton_pairs",
+        "kernels.triton_rows",
+        "kernels.triton_scan",
+        "kernels.triton_stream",
+        "kernels.triton_words",
+    },
 }
 ANYWHERE = {"numpy", "polars", "pyarrow"}
 STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}

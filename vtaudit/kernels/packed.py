@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vtaudit.errors import SettingsError
+from vtaudit.kernels.arguments import (
+    NUMBERS,
+    ask_device,
+    check_clip_counts,
+    choose_dtype,
+    choose_outputs,
+    find_device,
+    name_dtype,
+    to_numpy,
+    to_tensor,
+)
 from vtaudit.kernels.backends import resolve_backend
 from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
 
 DEFAULT_THRESHOLDS = Thresholds()
-NUMBERS = ("float32", "float64")
 
 
 def vtrace_packed(
@@ -28,6 +38,9 @@ def vtrace_packed(
     backend: str = "auto",
     dtype: Any = None,
     device: str | None = None,
+    outputs: Collection[str] | None = None,
+    clip_counts: Array | None = None,
+    as_stream: bool = False,
 ) -> VTrace:
     """Return the V-trace targets of N rows in S segments (the equations: `reference.scan_rows`).
 
@@ -48,8 +61,14 @@ def vtrace_packed(
         backend: "reference", "numba", "triton" or "auto": Triton for CUDA tensors and for a CUDA
             `device`, else numba.
         dtype: float32 or float64, of the results; default float64 where value or reward is, else
-            float32. The arithmetic is float64.
+            float32. The arithmetic is float64 unless `as_stream`.
         device: for NumPy arrays, where to compute.
+        outputs: fields of the result to fill; all by default.
+        clip_counts: [3], int64, of the kind of the arguments: the numbers of rows with a clipped
+            rho, c and pg_rho are added to it.
+        as_stream: Triton alone: scan all rows as one stream, at the limit of the device's memory
+            and in float32 where the arguments are. Else a segment's results are the same bits
+            whatever stands beside it, which a stream's need not be.
 
     Raises:
         SettingsError: an argument of a wrong kind, shape or dtype; a backend that cannot run there.
@@ -58,72 +77,36 @@ def vtrace_packed(
     rows = PackedRows(log_ratio, value, reward, discount, bootstrap_value)
     at = find_device(dict(zip(PackedRows._fields, rows, strict=True)))
     checked_offsets = _check_rows(rows, offsets)
-    result_dtype = choose_dtype(dtype, value, reward)
+    result_dtype = choose_dtype(dtype, value.dtype, reward.dtype)
     if at is not None and device not in (None, at, at.partition(":")[0]):
         raise SettingsError(f"device: found {device!r}, expected {at!r}, where the tensors are")
+    names = choose_outputs(outputs)
+    check_clip_counts(clip_counts, at)
     backend, place = resolve_backend(backend, ask_device(backend, at or device))
-    if backend == "triton":
-        return _run_triton(rows, checked_offsets, thresholds, result_dtype, place)
-    return _run_on_host(rows, checked_offsets, thresholds, result_dtype, backend)
-
-
-def find_device(arrays: dict[str, Array]) -> str | None:
-    """Return the device of the torch tensors, or None where all are NumPy arrays.
-
-    Raises:
-        SettingsError: something else, a mixture of both, or tensors of several devices.
-    """
-    torch = sys.modules.get("torch")
-    found = {}
-    for name, array in arrays.items():
-        if torch is not None and isinstance(array, torch.Tensor):
-            found[name] = str(array.device)
-        elif isinstance(array, np.ndarray):
-            found[name] = "numpy"
-        else:
-            kind = type(array).__name__
-            raise SettingsError(f"{name}: found {kind}, expected a NumPy array or a torch tensor")
-    places = set(found.values())
-    if len(places) > 1:
-        listed = ", ".join(f"{name} {place}" for name, place in found.items())
-        raise SettingsError(
-            f"arguments: found {listed}; expected all NumPy, or tensors of one device"
+    if backend == "triton" and as_stream:
+        return _run_stream(
+            rows, checked_offsets, thresholds, result_dtype, place, names, clip_counts
         )
-    place = places.pop()
-    return None if place == "numpy" else place
-
-
-def choose_dtype(dtype: object, value: Array, reward: Array) -> str:
-    """Return the name of the results' dtype: as asked, else float64 where an argument is."""
-    if dtype is None:
-        return "float64" if "float64" in (name_dtype(value), name_dtype(reward)) else "float32"
-    name = getattr(dtype, "__name__", str(dtype)).removeprefix("torch.")
-    if name not in NUMBERS:
-        raise SettingsError(f"dtype: found {dtype}, expected float32 or float64")
-    return name
-
-
-def name_dtype(array: Array) -> str:
-    """Return the dtype's name, the same for NumPy and torch, whatever the byte order."""
-    return str(getattr(array.dtype, "name", array.dtype)).removeprefix("torch.")
-
-
-def ask_device(backend: str, device: str | None) -> str | None:
-    """Return the device to ask for: without a word on it, "auto" leaves NumPy arrays on the CPU."""
-    return "cpu" if backend == "auto" and device is None else device
+    if backend == "triton":
+        results = _run_triton(rows, checked_offsets, thresholds, result_dtype, place)
+    else:
+        results = _run_on_host(rows, checked_offsets, thresholds, result_dtype, backend)
+    if clip_counts is not None:
+        count_clips(clip_counts, results.log_ratio, thresholds)
+    return results._replace(**{name: None for name in VTrace._fields if name not in names})
 
 
 def _check_rows(rows: PackedRows, offsets: Array) -> NDArray[np.int64]:
     count = np.shape(rows.value)[:1]
     for name, array in zip(PackedRows._fields, rows, strict=True):
-        if name_dtype(array) not in NUMBERS:
-            found = name_dtype(array)
+        if name_dtype(array.dtype) not in NUMBERS:
+            found = name_dtype(array.dtype)
             raise SettingsError(f"{name}: found dtype {found}, expected float32 or float64")
         shape = tuple(array.shape)
         if name != "bootstrap_value" and (len(shape) != 1 or shape != count):
             raise SettingsError(f"{name}: found shape {shape}, expected [N] like value")
     find_device({"offsets": offsets})
-    bounds: NDArray[np.int64] = np.asarray(_to_numpy(offsets))
+    bounds: NDArray[np.int64] = np.asarray(to_numpy(offsets))
     segments = tuple(rows.bootstrap_value.shape)
     if bounds.ndim != 1 or bounds.dtype != np.int64 or segments != (len(bounds) - 1,):
         raise SettingsError(
@@ -145,7 +128,7 @@ def _run_on_host(
         from vtaudit.kernels.numba_scan import scan_rows
     else:
         from vtaudit.kernels.reference import scan_rows
-    columns = PackedRows(*map(_to_numpy, rows))
+    columns = PackedRows(*map(to_numpy, rows))
     with np.errstate(over="ignore"):
         columns = columns._replace(log_ratio=columns.log_ratio.astype(dtype, copy=False))
     results = scan_rows(columns, offsets, thresholds, np.dtype(dtype))
@@ -171,18 +154,36 @@ def _run_triton(
     return results
 
 
-def _to_numpy(array: Array) -> NDArray[Any]:
-    numpy_array: NDArray[Any] = (
-        array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
-    )
-    return numpy_array
-
-
-def to_tensor(array: Array, device: str) -> Array:
-    """Return a tensor as it is, detached, and a NumPy array as a copy on the device."""
+def _run_stream(
+    rows: PackedRows,
+    offsets: NDArray[np.int64],
+    thresholds: Thresholds,
+    dtype: str,
+    device: str,
+    outputs: frozenset[str],
+    clip_counts: Array | None,
+) -> VTrace:
     import torch
 
-    if not isinstance(array, np.ndarray):
-        return array.detach()
-    # torch knows neither negative strides nor a foreign byte order
-    return torch.tensor(np.ascontiguousarray(array, name_dtype(array)), device=device)
+    from vtaudit.kernels.launches import mark_cuts
+    from vtaudit.kernels.stream import scan_segments
+
+    columns = PackedRows(*(to_tensor(column, device).contiguous() for column in rows))
+    is_numpy = isinstance(rows.value, np.ndarray)
+    counts = clip_counts
+    if is_numpy and clip_counts is not None:
+        counts = torch.zeros(3, dtype=torch.int64, device=device)
+    cuts = mark_cuts(offsets, columns.value.device)
+    results = scan_segments(columns, cuts, thresholds, getattr(torch, dtype), outputs, counts)
+    if not is_numpy:
+        return results
+    if clip_counts is not None and counts is not None:
+        clip_counts += counts.cpu().numpy()
+    return VTrace(*(None if column is None else column.cpu().numpy() for column in results))
+
+
+def count_clips(clip_counts: Array, log_ratio: Array, thresholds: Thresholds) -> None:
+    """Add the numbers of clipped rows; a bar's logarithm is a float64, so compare as such."""
+    wide = log_ratio.astype(np.float64) if isinstance(log_ratio, np.ndarray) else log_ratio.double()
+    for i, log_bar in enumerate(thresholds.parameters[3:6]):
+        clip_counts[i] += (wide > log_bar).sum()

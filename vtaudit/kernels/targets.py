@@ -64,7 +64,7 @@ class PackedRows(NamedTuple):
 
 
 class VTrace(NamedTuple):
-    """Targets and everything they were made of; one shape, one dtype.
+    """Targets and everything they were made of; one shape, one dtype; None if not asked for.
 
     Attributes:
         value_target: v_t = V_t + Delta_t.
