@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -149,7 +150,7 @@ def check(found: VTrace, defined: list[torch.Tensor], case: str) -> float:
 def show(case: str, times: Times, count: int, rate: float, note: str = "") -> None:
     median, low, high = times
     print(
-        f"{case:34} {median * 1e3:9.4f} ms [{low * 1e3:.4f}, {high * 1e3:.4f}]"
+        f"{case:46} {median * 1e3:9.4f} ms [{low * 1e3:.4f}, {high * 1e3:.4f}]"
         f"  share of copy {count / median / rate:.3f}  {note}",
         flush=True,
     )
@@ -219,22 +220,27 @@ def time_packed(rate: float) -> None:
 
 
 def time_outputs(rate: float) -> None:
-    print("\nwindows, all outputs and clip counts, 53 bytes a row; float64 arithmetic, 25 bytes")
+    print("\nmore outputs, all of them with clip counts, and float64 arithmetic")
+    counts = torch.zeros(3, dtype=torch.int64, device="cuda")
+    asked = (*TARGETS, "rho", "c", "pg_rho", "trace_length")
+    infinite = {"rho_bar": float("inf"), "outputs": TARGETS}
+    cases: dict[str, tuple[int, dict[str, Any]]] = {
+        "rho, c, pg_rho, trace, counts": (41, {"outputs": asked, "clip_counts": counts}),
+        "everything": (53, {"clip_counts": counts}),
+        "rho_bar infinite": (25, infinite),
+    }
     for shape in OUTPUT_SHAPES:
         windows = make_windows(*shape)
-        rows = shape[0] * shape[1]
-        counts = torch.zeros(3, dtype=torch.int64, device="cuda")
+        defined = define_windows(windows)
+        for name, (size, options) in cases.items():
 
-        def run(windows: Windows = windows, counts: torch.Tensor = counts) -> VTrace:
-            return vtrace(**windows, gamma=GAMMA, clip_counts=counts)
+            def run(windows: Windows = windows, options: dict[str, Any] = options) -> VTrace:
+                return vtrace(**windows, gamma=GAMMA, **options)
 
-        def run_open(windows: Windows = windows) -> VTrace:
-            return vtrace(**windows, gamma=GAMMA, rho_bar=float("inf"), outputs=TARGETS)
-
-        case = f"{shape[0]} x {shape[1]}"
-        error = check(run(), define_windows(windows), case)
-        show(case, measure(run), 53 * rows, rate, f"error {error:.1f}")
-        show(f"{case}, rho_bar infinite", measure(run_open), 25 * rows, rate)
+            if name != "rho_bar infinite":
+                check(run(), defined, name)
+            case = f"{shape[0]} x {shape[1]}, {name}"
+            show(case, measure(run), size * shape[0] * shape[1], rate, f"{size} bytes a row")
 
 
 @triton.jit

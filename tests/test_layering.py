@@ -80,8 +80,8 @@ IMPORTS = {
     ),
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
-        "kernels.launches kernels.targets kernels.triton_stream kernels.triton_words"
-        " kernels.workspaces"
+        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream"
+        " kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
     "kernels.triton_pairs": "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import torch
 
 NUMBERS = ("float32", "float64")
+# name, shape, dtype and device of arrays; NumPy's device is a str
+Signature: TypeAlias = tuple[tuple[str, tuple[int, ...], Any, Any], ...]
 WINDOW_NUMBERS = ("float16", "bfloat16", *NUMBERS)
 FLAGS = {"terminated": ("bool", "uint8"), "truncated": ("bool", "uint8"), "ends": ("uint8",)}
 ALL_OUTPUTS = frozenset(VTrace._fields)
@@ -29,10 +31,6 @@ def find_device(arrays: dict[str, Array]) -> str | None:
         SettingsError: something else, a mixture of both, or tensors of several devices.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and {type(array) for array in arrays.values()} == {torch.Tensor}:
-        devices = {array.device for array in arrays.values()}
-        if len(devices) == 1:
-            return str(devices.pop())
     found = {}
     for name, array in arrays.items():
         if torch is not None and isinstance(array, torch.Tensor):
@@ -42,6 +40,34 @@ def find_device(arrays: dict[str, Array]) -> str | None:
         else:
             kind = type(array).__name__
             raise SettingsError(f"{name}: found {kind}, expected a NumPy array or a torch tensor")
+    return _find_one(found)
+
+
+def sign_arrays(arrays: dict[str, Array]) -> Signature:
+    """Return name, shape, dtype and device of each array: what calls that are alike share.
+
+    Raises:
+        SettingsError: something is neither a NumPy array nor a torch tensor.
+    """
+    try:
+        return tuple([(name, a.shape, a.dtype, a.device) for name, a in arrays.items()])
+    except AttributeError:
+        find_device(arrays)
+        raise
+
+
+def find_place(signature: Signature) -> str | None:
+    """Return the device of torch tensors, or None for NumPy arrays, as `find_device` does.
+
+    Raises:
+        SettingsError: a mixture of both, or tensors of several devices.
+    """
+    return _find_one(
+        {name: "numpy" if type(device) is str else str(device) for name, _, _, device in signature}
+    )
+
+
+def _find_one(found: dict[str, str]) -> str | None:
     places = set(found.values())
     if len(places) > 1:
         listed = ", ".join(f"{name} {place}" for name, place in found.items())
@@ -74,15 +100,13 @@ def choose_outputs(outputs: Collection[str] | None) -> frozenset[str]:
     return ALL_OUTPUTS if outputs is None else frozenset(outputs)
 
 
-def check_windows(
-    signature: tuple[tuple[str, tuple[int, ...], object], ...], *, time_major: bool
-) -> None:
+def check_windows(signature: Signature, *, time_major: bool) -> None:
     """Check names, shapes and dtypes of the arrays of `vtrace`.
 
     Raises:
         SettingsError: some are missing, too many, or of another kind than expected.
     """
-    shapes = {name: tuple(found) for name, found, _ in signature}
+    shapes = {name: tuple(found) for name, found, _, _ in signature}
     if "bootstrap_values" in shapes and "last_value" in shapes:
         raise SettingsError(
             "bootstrap_values, last_value: found both, expected at most one; bootstrap_values holds"
@@ -99,7 +123,7 @@ def check_windows(
     if len(shape) != 2:
         raise SettingsError(f"value: found shape {shape}, expected {layout}")
     num_envs = shape[1] if time_major else shape[0]
-    for name, found, kind in signature:
+    for name, found, kind, _ in signature:
         is_last = name == "last_value"
         if tuple(found) != ((num_envs,) if is_last else shape):
             like = f"[num_envs] = {(num_envs,)}" if is_last else f"{layout} = {shape}, like value"
@@ -142,6 +166,14 @@ def to_numpy(array: Array) -> NDArray[Any]:
         array if isinstance(array, np.ndarray) else array.detach().cpu().numpy()
     )
     return numpy_array
+
+
+def give_back(column: torch.Tensor | None, is_tensor: bool, time_major: bool) -> Array | None:
+    """Return a result [num_envs, seq_len] in the order and of the kind of the arguments."""
+    if column is None:
+        return None
+    column = column.T.contiguous() if time_major else column
+    return column if is_tensor else column.cpu().numpy()
 
 
 def to_tensor(array: Array, device: str) -> Array:

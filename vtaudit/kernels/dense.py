@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING
 
 from vtaudit.errors import SettingsError
 from vtaudit.kernels.arguments import (
+    Signature,
     ask_device,
     check_clip_counts,
     check_windows,
     choose_dtype,
     choose_outputs,
     complete_bootstraps,
-    find_device,
+    find_place,
+    give_back,
     read_flags,
+    sign_arrays,
     to_numpy,
     to_tensor,
 )
@@ -27,6 +30,8 @@ from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
 
 if TYPE_CHECKING:
     import torch
+
+    from vtaudit.kernels.stream import Setup
 
 
 def vtrace(
@@ -106,11 +111,8 @@ def vtrace(
         "last_value": last_value,
     }
     given = {name: array for name, array in arrays.items() if array is not None}
-    device = find_device(given)
-    check_clip_counts(clip_counts, device)
     plan = _plan_call(
-        tuple([(name, array.shape, array.dtype) for name, array in given.items()]),
-        device,
+        sign_arrays(given),
         gamma,
         rho_bar,
         c_bar,
@@ -120,8 +122,9 @@ def vtrace(
         backend,
         outputs if outputs is None else tuple(outputs),
     )
-    if device is None or time_major or plan.backend != "triton":
-        return _run_laid_out(given, plan, time_major, clip_counts, device is not None)
+    check_clip_counts(clip_counts, plan.device)
+    if plan.setup is None:
+        return _run_laid_out(given, plan, time_major, clip_counts)
     given["bootstrap_values"] = complete_bootstraps(given, plan.gamma)
     return _scan_on_device(given, plan, clip_counts)
 
@@ -134,14 +137,15 @@ class _Plan:
     thresholds: Thresholds
     dtype: str
     backend: str
+    device: str | None
     place: str
     outputs: frozenset[str]
+    setup: Setup | None
 
 
 @functools.lru_cache(maxsize=256, typed=True)
 def _plan_call(
-    signature: tuple[tuple[str, tuple[int, ...], object], ...],
-    device: str | None,
+    signature: Signature,
     gamma: float,
     rho_bar: float,
     c_bar: float,
@@ -152,14 +156,18 @@ def _plan_call(
     outputs: tuple[str, ...] | None,
 ) -> _Plan:
     """Check everything but numbers; once for calls that are alike, since checks take a while."""
+    device = find_place(signature)
     thresholds = Thresholds(rho_bar, c_bar, pg_rho_bar, lambda_)
     if isinstance(gamma, bool) or not isinstance(gamma, int | float) or not 0 <= gamma <= 1:
         raise SettingsError(f"gamma: found {gamma!r}, expected a number in [0, 1]")
     check_windows(signature, time_major=time_major)
-    kinds = {name: kind for name, _, kind in signature}
+    kinds = {name: kind for name, _, kind, _ in signature}
     backend, place = resolve_backend(backend, device or ask_device(backend, None))
-    dtype = choose_dtype(None, kinds["value"], kinds["reward"])
-    return _Plan(float(gamma), thresholds, dtype, backend, place, choose_outputs(outputs))
+    dtype, names = choose_dtype(None, kinds["value"], kinds["reward"]), choose_outputs(outputs)
+    setup = None
+    if backend == "triton" and device and not time_major:
+        setup = _load_stream().set_up_windows(signature, float(gamma), thresholds, dtype, names)
+    return _Plan(float(gamma), thresholds, dtype, backend, device, place, names, setup)
 
 
 def _run_laid_out(
@@ -167,43 +175,34 @@ def _run_laid_out(
     plan: _Plan,
     time_major: bool,
     clip_counts: Array | None,
-    is_tensor: bool,
 ) -> VTrace:
     """Run on a copy where NumPy arrays came in, or another order of dimensions."""
-    windows = {name: _lay_out(array, plan.place, time_major) for name, array in given.items()}
+    windows = {name: to_tensor(array, plan.place) for name, array in given.items()}
+    if time_major:
+        windows = {name: c.T if c.ndim == 2 else c for name, c in windows.items()}
     counts = clip_counts
-    if clip_counts is not None and not is_tensor:
+    if clip_counts is not None and plan.device is None:
         counts = to_tensor(clip_counts, plan.place)
     windows["bootstrap_values"] = complete_bootstraps(windows, plan.gamma)
     scan = _scan_on_device if plan.backend == "triton" else _scan_packed
     found = scan(windows, plan, counts)
     if clip_counts is not None and counts is not clip_counts:
         clip_counts[:] = to_numpy(counts)
-    return VTrace(*(_give_back(column, is_tensor, time_major) for column in found))
-
-
-def _lay_out(array: Array, device: str, time_major: bool) -> torch.Tensor:
-    """Return a detached tensor, [num_envs, seq_len] where it has two dimensions."""
-    tensor: torch.Tensor = to_tensor(array, device)
-    return tensor.transpose(0, 1) if time_major and tensor.ndim == 2 else tensor
-
-
-def _give_back(column: torch.Tensor | None, is_tensor: bool, time_major: bool) -> Array | None:
-    if column is None:
-        return None
-    if time_major:
-        column = column.transpose(0, 1).contiguous()
-    return column if is_tensor else column.cpu().numpy()
+    return VTrace(*(give_back(column, plan.device is not None, time_major) for column in found))
 
 
 def _scan_on_device(
     windows: dict[str, torch.Tensor], plan: _Plan, clip_counts: torch.Tensor | None
 ) -> VTrace:
     """Return the targets of windows as one stream of rows, without a look at any of them."""
-    stream = _load_stream()
-    found: VTrace = stream.scan_windows(
-        windows, plan.gamma, plan.thresholds, plan.dtype, plan.outputs, clip_counts
-    )
+    stream, setup = _load_stream(), plan.setup
+    if setup is None:
+        setup = stream.set_up_windows(
+            sign_arrays(windows), plan.gamma, plan.thresholds, plan.dtype, plan.outputs
+        )
+    if plan.gamma == 0 and "discount" not in windows:
+        windows["discount"] = windows["value"].new_zeros(windows["value"].shape)
+    found: VTrace = stream.scan_windows(windows, setup, clip_counts)
     return found
 
 

@@ -44,8 +44,9 @@ class Launch(NamedTuple):
 def launch_windows(num_envs: int, seq_len: int) -> Launch:
     """Return the launch for windows that lie one after the other."""
     count = num_envs * seq_len
-    if count == 0 or CHUNK_ROWS % seq_len == 0:
-        return Launch(NONE, max(_count_chunks(count), 1), 1, CHUNK_ROWS, SHORT_WINDOW)
+    for chunk_rows in (CHUNK_ROWS, 2 * CHUNK_ROWS):
+        if count == 0 or chunk_rows % seq_len == 0:
+            return Launch(NONE, max(-(-count // chunk_rows), 1), 1, chunk_rows, SHORT_WINDOW)
     chunks = seq_len // CHUNK_ROWS
     if seq_len % CHUNK_ROWS == 0 and num_envs >= CHAIN_PANELS:
         return Launch(CHAIN, num_envs, chunks, CHUNK_ROWS, PANEL_WINDOW)
@@ -65,7 +66,7 @@ def _launch_stream(
     count: int, window: int, find_cuts: Callable[[NDArray[np.int64]], NDArray[np.int64]]
 ) -> Launch:
     """Chain panels if the first cuts after their ends are near, else one tree."""
-    chunks = _count_chunks(count)
+    chunks = -(-count // CHUNK_ROWS)
     if chunks <= 1:
         return Launch(NONE, 1, 1, CHUNK_ROWS, window)
     length = -(-chunks // STREAM_PANELS)
@@ -76,10 +77,6 @@ def _launch_stream(
     if panels >= CHAIN_PANELS and is_near and ahead.sum() <= MAX_SHARE_AHEAD * chunks:
         return Launch(CHAIN, panels, length, CHUNK_ROWS, window, True)
     return Launch(TREE, 1, -(-count // TREE_CHUNK_ROWS), TREE_CHUNK_ROWS, window)
-
-
-def _count_chunks(count: int) -> int:
-    return -(-count // CHUNK_ROWS)
 
 
 class Cuts(NamedTuple):

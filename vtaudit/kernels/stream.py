@@ -11,32 +11,32 @@ import torch
 from triton import knobs
 
 from vtaudit.kernels import launches
+from vtaudit.kernels.arguments import Signature
 from vtaudit.kernels.launches import Cuts, Launch
 from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
 from vtaudit.kernels.triton_stream import CLIP_SLOTS, vtrace_stream_kernel
 from vtaudit.kernels.triton_words import CHAIN, NONE, REPAIR, TREE
 from vtaudit.kernels.workspaces import find_workspace
 
-# registers of a thread in float32 arithmetic: twelve programs fit a multiprocessor, ten with a
-# chain, nine with a tree, eight with more outputs than targets and advantages
-REGISTERS = {NONE: 40, CHAIN: 48, TREE: 56}
-OUTPUT_REGISTERS = 64
+# registers of a thread in float32 arithmetic, few enough for many programs on a multiprocessor; a
+# tree or a chain that looks ahead needs more, as do more outputs than targets and advantages
+REGISTERS, CARRY_REGISTERS, OUTPUT_REGISTERS = 40, 48, 56
+
+# arguments whose dtype does not decide on that of the arithmetic
+NARROW = ("target_log_prob", "behavior_log_prob", "terminated", "truncated", "ends")
 
 
-class Stream(NamedTuple):
-    """N rows in time order; a cut is a code or a bit.
+class Columns(NamedTuple):
+    """N rows in time order, contiguous tensors on one device; a cut is a code or a bit.
 
     Attributes:
         target_log_prob, behavior_log_prob: [N]; without behavior, target is the log-ratio.
         value, reward: [N].
-        discount: [N] or None, for 1; multiplied by gamma.
+        discount: [N]; multiplied by gamma. None for 1, but not where gamma is 0.
         ends: [N] uint8, 1 terminated, 2 truncated; flags of termination where `truncated` is
             given; of packed segments `Cuts.words`.
         truncated: [N] or None.
         bootstrap: [N], of packed segments [S].
-        gamma: the factor of all discounts.
-        window: rows of a window, whose last is cut; 0 for packed segments.
-        launch: see `Launch`.
     """
 
     target_log_prob: Array
@@ -47,45 +47,117 @@ class Stream(NamedTuple):
     ends: Array
     truncated: Array | None
     bootstrap: Array
-    gamma: float
-    window: int
+
+
+class Setup(NamedTuple):
+    """What a launch needs besides tensors: the same for calls that are alike."""
+
     launch: Launch
+    window: int
+    dtype: torch.dtype
+    wanted: tuple[bool, ...]
+    scans: int
+    is_wide: bool
+    bits: tuple[int, ...]
+    options: dict[str, Any]
+    repair_options: dict[str, Any]
 
 
-def scan_windows(
-    windows: dict[str, torch.Tensor],
+@functools.lru_cache(maxsize=256)
+def set_up(
+    launch: Launch,
+    window: int,
+    gamma: float,
+    thresholds: Thresholds,
+    dtype: torch.dtype,
+    kinds: frozenset[torch.dtype],
+    outputs: frozenset[str],
+) -> Setup:
+    """Return what a launch needs besides tensors.
+
+    Args:
+        launch: see `Launch`.
+        window: rows of a window, whose last is cut; 0 for packed segments.
+        gamma: the factor of all discounts.
+        thresholds: clip thresholds and lambda.
+        dtype: of the results. The arithmetic is float32 if no argument but a log-prob is float64
+            and every bar is finite, else float64.
+        kinds: dtypes of all arguments but log-probs and flags.
+        outputs: names of VTrace's fields.
+    """
+    bars = {thresholds.rho_bar, thresholds.c_bar, thresholds.pg_rho_bar}
+    is_wide = torch.float64 in {dtype, *kinds} or math.inf in bars
+    options = {
+        "M": launch.chunk_rows // 4,
+        "HAS_ONE_PANEL": launch.panels == 1,
+        "LOOKS_AHEAD": int(launch.looks_ahead),
+        "WINDOW": launch.window,
+        "ARE_BARS_ONE": bars == {1} and thresholds.lambda_ == 1,
+        "IS_RESULT_WIDE": dtype == torch.float64,
+        "IS_COMPUTE_WIDE": is_wide,
+        "WAITS": not knobs.runtime.interpret,
+        "num_warps": max(launch.chunk_rows // 128, 1),
+    }
+    limits = {}
+    if not is_wide:
+        is_lean = outputs <= {"value_target", "advantage"}
+        is_simple = launch.carry in (NONE, CHAIN) and not launch.looks_ahead
+        carry_registers = REGISTERS if is_simple else CARRY_REGISTERS
+        limits["maxnreg"] = carry_registers if is_lean else OUTPUT_REGISTERS
+    return Setup(
+        launch=launch,
+        window=window,
+        dtype=dtype,
+        wanted=tuple(name in outputs for name in VTrace._fields),
+        scans=2 if "trace_length" in outputs else 1,
+        is_wide=is_wide,
+        bits=_list_bits(gamma, thresholds, is_wide),
+        options={"CARRY": launch.carry, **options, **limits},
+        repair_options={"CARRY": REPAIR, **options},
+    )
+
+
+def set_up_windows(
+    signature: Signature,
     gamma: float,
     thresholds: Thresholds,
     dtype: str,
     outputs: frozenset[str],
-    clip_counts: torch.Tensor | None = None,
+) -> Setup:
+    """Return `set_up` for arguments of `vtrace`."""
+    shapes = {name: shape for name, shape, _, _ in signature}
+    kinds = {kind for name, _, kind, _ in signature if name not in NARROW}
+    launch = launches.launch_windows(*shapes["value"])
+    number = getattr(torch, dtype)
+    window = shapes["value"][1]
+    return set_up(launch, window, gamma, thresholds, number, frozenset(kinds), outputs)
+
+
+def scan_windows(
+    windows: dict[str, torch.Tensor], setup: Setup, clip_counts: torch.Tensor | None = None
 ) -> VTrace:
-    """Return the V-trace targets of windows [num_envs, seq_len], as `scan_stream` does.
+    """Return the V-trace targets of windows [num_envs, seq_len], as `scan_columns` does.
 
     Args:
         windows: tensors on one device by the names of `vtrace`'s arguments, copied where they are
             not contiguous.
-        gamma, thresholds, outputs, clip_counts: see `scan_stream`.
-        dtype: "float32" or "float64".
+        setup: of `set_up_windows`.
+        clip_counts: see `scan_columns`.
     """
-    columns = {name: column.contiguous() for name, column in windows.items()}
-    terminated = columns.get("terminated")
-    value = columns["value"]
-    stream = Stream(
-        target_log_prob=columns["target_log_prob"],
-        behavior_log_prob=columns["behavior_log_prob"],
-        value=value,
-        reward=columns["reward"],
-        discount=columns.get("discount"),
-        ends=columns["ends"] if terminated is None else terminated,
+    arrays = {name: column.contiguous() for name, column in windows.items()}
+    terminated = arrays.get("terminated")
+    columns = Columns(
+        arrays["target_log_prob"],
+        arrays["behavior_log_prob"],
+        arrays["value"],
+        arrays["reward"],
+        arrays.get("discount"),
+        arrays["ends"] if terminated is None else terminated,
         # a terminated row is not truncated: where none is, its own flags do no harm
-        truncated=columns.get("truncated", terminated),
-        bootstrap=columns["bootstrap_values"],
-        gamma=gamma,
-        window=value.shape[1],
-        launch=launches.launch_windows(*value.shape),
+        arrays.get("truncated", terminated),
+        arrays["bootstrap_values"],
     )
-    return scan_stream(stream, thresholds, getattr(torch, dtype), outputs, clip_counts)
+    return scan_columns(columns, setup, clip_counts)
 
 
 def scan_segments(
@@ -96,129 +168,59 @@ def scan_segments(
     outputs: frozenset[str],
     clip_counts: torch.Tensor | None = None,
 ) -> VTrace:
-    """Return the V-trace targets of packed rows, as `scan_stream` does; tensors on one device."""
-    bootstrap = rows.bootstrap_value if cuts.filled is None else rows.bootstrap_value[cuts.filled]
-    log_ratio, value, reward, discount, _ = rows
-    columns = (log_ratio.to(dtype), None, value, reward, discount, cuts.words, None, bootstrap)
-    stream = Stream(*columns, gamma=1.0, window=0, launch=cuts.launch)
-    return scan_stream(stream, thresholds, dtype, outputs, clip_counts)
+    """Return the V-trace targets of packed rows, as `scan_columns` does; tensors on one device."""
+    log_ratio, value, reward, discount, bootstrap = rows
+    if cuts.filled is not None:
+        bootstrap = bootstrap[cuts.filled]
+    log_ratio = log_ratio.to(dtype)
+    kinds = frozenset({column.dtype for column in (value, reward, discount, bootstrap)})
+    setup = set_up(cuts.launch, 0, 1.0, thresholds, dtype, kinds, outputs - {"log_ratio"})
+    columns = Columns(log_ratio, None, value, reward, discount, cuts.words, None, bootstrap)
+    found = scan_columns(columns, setup, clip_counts)
+    return found._replace(log_ratio=log_ratio) if "log_ratio" in outputs else found
 
 
-def scan_stream(
-    stream: Stream,
-    thresholds: Thresholds,
-    dtype: torch.dtype,
-    outputs: frozenset[str],
-    clip_counts: torch.Tensor | None = None,
-) -> VTrace:
-    """Return the V-trace targets of a stream, None for each output not asked for.
+def scan_columns(columns: Columns, setup: Setup, clip_counts: torch.Tensor | None = None) -> VTrace:
+    """Return the V-trace targets of a stream of rows, None for each output not asked for.
 
     Args:
-        stream: contiguous tensors on one device.
-        thresholds: clip thresholds and lambda.
-        dtype: of the results. The arithmetic is float32 if no argument but a log-prob is float64
-            and every bar is finite, else float64.
-        outputs: names of VTrace's fields.
+        columns: see `Columns`.
+        setup: see `set_up`.
         clip_counts: [3] int64, to which the numbers of rows with a clipped rho, c, pg_rho are
             added.
     """
-    value, discount = stream.value, stream.discount
-    is_given = stream.behavior_log_prob is None and stream.target_log_prob.dtype == dtype
-    setup = _set_up(
-        stream.launch,
-        thresholds,
-        stream.gamma,
-        dtype,
-        (
-            value.dtype,
-            stream.reward.dtype,
-            None if discount is None else discount.dtype,
-            stream.bootstrap.dtype,
-        ),
-        outputs - {"log_ratio"} if is_given else outputs,
-    )
-    results = [torch.empty_like(value, dtype=dtype) if wanted else None for wanted in setup.wanted]
+    value, launch = columns.value, setup.launch
+    results = [
+        torch.empty_like(value, dtype=setup.dtype) if is_wanted else None
+        for is_wanted in setup.wanted
+    ]
     if value.numel():
         slots = None
         if clip_counts is not None:
             slots = torch.zeros((CLIP_SLOTS, 3), dtype=torch.int64, device=value.device)
-        words, tag = find_workspace(stream.launch, setup.scans, setup.is_wide, value.device)
-        numbers = (value.numel(), stream.window, stream.launch.chunks, tag, *setup.bits)
-        _launch((*stream[:8], *results, slots, words, *numbers), setup)
+        words, tag = find_workspace(launch, setup.scans, setup.is_wide, value.device)
+        numbers = (value.numel(), setup.window, launch.chunks, tag, *setup.bits)
+        _launch((*columns, *results, slots, words, *numbers), setup)
         if clip_counts is not None and slots is not None:
             clip_counts += slots.sum(0)
-    if is_given and "log_ratio" in outputs:
-        results[2] = stream.target_log_prob
     return VTrace(*results)
 
 
-class _Setup(NamedTuple):
-    """What a launch needs besides tensors: the same for calls that are alike."""
-
-    wanted: tuple[bool, ...]
-    scans: int
-    is_wide: bool
-    bits: tuple[int, ...]
-    grid: tuple[int, int]
-    options: dict[str, Any]
-    repair_grid: tuple[int, int]
-    repair_options: dict[str, Any] | None
-
-
-@functools.lru_cache(maxsize=256)
-def _set_up(
-    launch: Launch,
-    thresholds: Thresholds,
-    gamma: float,
-    dtype: torch.dtype,
-    kinds: tuple[torch.dtype | None, ...],
-    outputs: frozenset[str],
-) -> _Setup:
-    bars = (thresholds.rho_bar, thresholds.c_bar, thresholds.pg_rho_bar)
-    is_wide = torch.float64 in (dtype, *kinds) or math.inf in bars
-    options = {
-        "M": launch.chunk_rows // 4,
-        "HAS_ONE_PANEL": launch.panels == 1,
-        "LOOKS_AHEAD": int(launch.looks_ahead),
-        "WINDOW": launch.window,
-        "HAS_ONE_BAR": len({*bars}) == 1 and bars[0] <= 1 and thresholds.lambda_ == 1,
-        "IS_RESULT_WIDE": dtype == torch.float64,
-        "IS_COMPUTE_WIDE": is_wide,
-        "WAITS": not knobs.runtime.interpret,
-        "num_warps": max(launch.chunk_rows // 128, 1),
-    }
-    limits = {}
-    if not is_wide:
-        limits["maxnreg"] = REGISTERS[launch.carry]
-        if not outputs <= {"value_target", "advantage"}:
-            limits["maxnreg"] = OUTPUT_REGISTERS
-    return _Setup(
-        wanted=tuple(name in outputs for name in VTrace._fields),
-        scans=2 if "trace_length" in outputs else 1,
-        is_wide=is_wide,
-        bits=_list_bits(gamma, thresholds, is_wide),
-        grid=_size_grid(launch),
-        options={"CARRY": launch.carry, **options, **limits},
-        repair_grid=(1, 1) if launch.panels == 1 else (launch.panels, 1),
-        repair_options={"CARRY": REPAIR, **options} if launch.carry == TREE else None,
-    )
-
-
-def _launch(arguments: tuple[Any, ...], setup: _Setup) -> None:
+def _launch(arguments: tuple[Any, ...], setup: Setup) -> None:
     device = arguments[2].device
     if device.type == "cuda" and device.index != torch.cuda.current_device():
         with torch.cuda.device(device):
             _launch(arguments, setup)
         return
-    vtrace_stream_kernel[setup.grid](*arguments, **setup.options)
-    if setup.repair_options is not None:
-        vtrace_stream_kernel[setup.repair_grid](*arguments, **setup.repair_options)
-
-
-def _size_grid(launch: Launch) -> tuple[int, int]:
+    launch = setup.launch
     if launch.panels == 1:
-        return launch.chunks, 1
-    return launch.panels, launch.chunks + launch.looks_ahead
+        grid, repair_grid = (launch.chunks, 1), (1, 1)
+    else:
+        grid = (launch.panels, launch.chunks + launch.looks_ahead)
+        repair_grid = (launch.panels, 1)
+    vtrace_stream_kernel[grid](*arguments, **setup.options)
+    if launch.carry == TREE:
+        vtrace_stream_kernel[repair_grid](*arguments, **setup.repair_options)
 
 
 def _list_bits(gamma: float, thresholds: Thresholds, is_wide: bool) -> tuple[int, ...]:

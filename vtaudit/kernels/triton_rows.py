@@ -38,25 +38,30 @@ def load_chunk(
         log_ratio = log_ratio.to(SUBTRACT) - behavior.to(SUBTRACT)
     log_ratio = log_ratio.to(how[5]).to(COMPUTE)
     value, reward = value.to(COMPUTE), reward.to(COMPUTE)
+    is_cut, is_end, place = _find_cuts(cuts, ends, truncated, start, left, M, how[3])
     discount = tl.full([M, 4], 0, COMPUTE) + factors[0]
     if inputs[4] is not None:
-        discount = discount * given_discount.to(COMPUTE)
-    is_terminated, is_end, place = _find_cuts(cuts, ends, truncated, start, left, M, how[3])
-    discount = tl.where(is_terminated, 0.0, discount)
-    is_interior = (discount != 0) & ~is_end
-    bootstrap = tl.load(cuts[2] + place, mask=(discount != 0) & is_end, other=0).to(COMPUTE)
+        discount = tl.where(is_cut, 0.0, discount * given_discount.to(COMPUTE))
+        is_cut = discount == 0
+    is_interior = ~(is_cut | is_end)
+    bootstrap = tl.load(cuts[2] + place, mask=is_end & ~is_cut, other=0).to(COMPUTE)
     _, second, third, fourth = split(value, M)
     next_value = join(second, third, fourth, following.to(COMPUTE), M)
     next_value = tl.where(is_interior, next_value, bootstrap)
 
     ratio = exp(log_ratio, how[7])
-    rho = tl.where(log_ratio > factors[4], factors[1], ratio)
-    c, pg_rho = rho, rho
-    if not how[4]:
+    error = reward + discount * next_value - value
+    if how[4]:
+        rho = tl.minimum(ratio, 1.0, propagate_nan=tl.PropagateNan.ALL)
+        c, pg_rho = rho, rho
+        error = tl.where(rho == 0, 0.0, error)
+        delta = rho * error
+    else:
+        rho = tl.where(log_ratio > factors[4], factors[1], ratio)
         c = multiply(factors[7], tl.where(log_ratio > factors[5], factors[2], ratio))
         pg_rho = tl.where(log_ratio > factors[6], factors[3], ratio)
-    error = reward + discount * next_value - value
-    rows = (log_ratio, rho, c, pg_rho, multiply(rho, error), next_value)
+        delta = multiply(rho, error)
+    rows = (log_ratio, rho, c, pg_rho, delta, next_value)
     return rows, (value, error, discount, is_interior)
 
 

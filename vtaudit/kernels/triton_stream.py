@@ -84,7 +84,7 @@ def vtrace_stream_kernel(
     HAS_ONE_PANEL: tl.constexpr,
     LOOKS_AHEAD: tl.constexpr,
     WINDOW: tl.constexpr,
-    HAS_ONE_BAR: tl.constexpr,
+    ARE_BARS_ONE: tl.constexpr,
     IS_RESULT_WIDE: tl.constexpr,
     IS_COMPUTE_WIDE: tl.constexpr,
     WAITS: tl.constexpr,
@@ -115,7 +115,7 @@ def vtrace_stream_kernel(
         CARRY,
         LOOKS_AHEAD,
         WINDOW,
-        HAS_ONE_BAR,
+        ARE_BARS_ONE,
         RESULT,
         COMPUTE,
         WAITS,
@@ -169,16 +169,22 @@ def _scan_chunk(
     for i in tl.static_range(6):
         store(made[i], start, left, rows[i], M)
     if scanned[3] is not None and CARRY != CARRY_REPAIR:
-        _count_clips(scanned[3], log_ratio, factors, left, place, M)
+        _count_clips(scanned[3], log_ratio, factors, left, place, M, how[4])
     gate = tl.where(is_interior, c, 0.0)
     if HAS_TRACE:
         ones = tl.full([M, 4], 1, gate.dtype)
         trace_length, _ = _scan(ones, gate, trace_words, trace_ptrs, k, calls, how)
         store(scanned[2], start, left, trace_length, M)
-    delta_sum, next_sum = _scan(delta, discount * gate, delta_words, delta_ptrs, k, calls, how)
+    decay = discount * gate
+    delta_sum, next_sum = _scan(delta, decay, delta_words, delta_ptrs, k, calls, how)
     store(scanned[0], start, left, value + delta_sum, M)
-    error = tl.where(is_interior, error + discount * next_sum, error)
-    store(scanned[1], start, left, multiply(pg_rho, error), M)
+    if how[4]:
+        # pg_rho is c: where that is 0 the advantage is 0 in any case
+        advantage = pg_rho * tl.where(decay == 0, error, error + discount * next_sum)
+    else:
+        error = tl.where(is_interior, error + discount * next_sum, error)
+        advantage = multiply(pg_rho, error)
+    store(scanned[1], start, left, advantage, M)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -282,9 +288,11 @@ def _count_clips(
     left: tl.tensor,
     place: tl.tuple,
     M: tl.constexpr,
+    ARE_BARS_ONE: tl.constexpr,
 ) -> None:
     is_row = positions(M) < left
     slot_ptr = clip_ptr + 3 * ((place[0] + place[1]) % SLOTS)
     for i in tl.static_range(3):
-        clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
+        if i == 0 or not ARE_BARS_ONE:
+            clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
         tl.atomic_add(slot_ptr + i, clipped.to(tl.int64), sem="relaxed")
