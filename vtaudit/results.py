@@ -15,7 +15,6 @@ from vtaudit.schemas import arrow_field, load_columns
 
 # columns with min/max statistics: none of them can hold NaN
 STATISTICS = ("trajectory_id", "step", "source_row", "policy_version")
-WEIGHTS = ("rho", "c", "pg_rho")
 
 
 def targets_schema(ids: Mapping[str, str], real: str, *, weights: bool) -> pa.Schema:
