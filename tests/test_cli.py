@@ -506,8 +506,8 @@ def test_discounts_of_an_unreadable_file_ask_for_no_gamma(
     write_files(logs, {"b.parquet": make_table("b", discount=[0.5] * ROWS)})
     read = reading_module.read_batches
 
-    def fail_late(file: Any, columns: Any) -> Any:
-        yield from read(file, columns)
+    def fail_late(file: Any, columns: Any, **options: Any) -> Any:
+        yield from read(file, columns, **options)
         if file.name == "b.parquet":
             raise UnreadableError("its last page is damaged")
 

@@ -31,12 +31,12 @@ IMPORTS = {
     "clock": "",
     "config": "errors ranges reasons schemas",
     "console": "",
-    "counts": "reasons records",
+    "counts": "labels reasons records",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
-        "explanation.ruling explanation.subject plan reading reasons shard sources "
-        "verification.replay"
+        "explanation.ruling explanation.subject joining labels plan reading reasons shard "
+        "shards sources verification.replay"
     ),
     "explanation.acceptance": "config reasons",
     "explanation.cut": "explanation.subject reasons",
@@ -50,9 +50,9 @@ IMPORTS = {
     ),
     "explanation.subject": "plan reasons shard",
     "inspection": (
-        "errors inspection.doubts inspection.footers inspection.proposal "
-        "inspection.streams inspection.suggestion inspection.survey mapping "
-        "mapping.expressions presets records sources"
+        "errors inspection.doubts inspection.footers inspection.proposal inspection.streams "
+        "inspection.suggestion inspection.survey mapping mapping.expressions presets records "
+        "sources"
     ),
     "inspection.doubts": (
         "inspection.footers inspection.proposal inspection.streams inspection.survey "
@@ -66,6 +66,7 @@ IMPORTS = {
     "inspection.streams": "",
     "inspection.suggestion": "inspection.proposal presets",
     "inspection.survey": "canonical errors mapping records sources",
+    "joining": "canonical errors labels mapping plan records shards sources",
     "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
     "kernels.arguments": "errors kernels.targets",
     "kernels.backends": "errors",
@@ -75,13 +76,13 @@ IMPORTS = {
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
     "kernels.packed": (
-        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan"
-        " kernels.reference kernels.stream kernels.targets kernels.triton_scan"
+        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan "
+        "kernels.reference kernels.stream kernels.targets kernels.triton_scan"
     ),
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
-        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream"
-        " kernels.triton_words kernels.workspaces"
+        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream "
+        "kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
     "kernels.triton_pairs": "",
@@ -90,19 +91,22 @@ IMPORTS = {
     "kernels.triton_stream": "kernels.triton_pairs kernels.triton_rows kernels.triton_words",
     "kernels.triton_words": "kernels.triton_pairs",
     "kernels.workspaces": "kernels.launches kernels.triton_words",
+    "labels": "errors",
     "laws": "errors reasons",
-    "ledger": "",
+    "layout": "canonical labels plan reading records",
+    "ledger": "labels",
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
     "needs": "config errors presets.aliases",
-    "ordering": "canonical records",
+    "ordering": "records",
     "outputs": (
-        "audit counts kernels ledger plan reading reasons records results segments shard store"
+        "audit canonical counts kernels ledger plan reasons records results segments shard "
+        "store units"
     ),
     "pipeline": (
-        "audit checkpoints clock config counts laws outputs plan reading reasons records "
-        "shard sources store"
+        "audit checkpoints clock config counts errors laws outputs plan reading reasons "
+        "records shard sources store units"
     ),
     "plain": "",
     "plan": "canonical carry config errors kernels mapping needs records scores sources",
@@ -110,7 +114,7 @@ IMPORTS = {
     "presets.aliases": "",
     "query": "audit errors schemas store",
     "ranges": "",
-    "reading": "canonical counts errors mapping plan records shards sources",
+    "reading": "canonical errors labels mapping plan sources",
     "reasons": "",
     "records": "",
     "results": "canonical reasons schemas",
@@ -118,22 +122,24 @@ IMPORTS = {
     "scores": "canonical config errors records sources",
     "segments": "reasons records",
     "shard": (
-        "canonical clock kernels ledger ordering plan reading reasons records segments validation"
+        "canonical clock joining kernels labels ledger ordering plan reasons records segments "
+        "validation"
     ),
-    "shards": "errors",
+    "shards": "errors labels store",
     "sources": "errors ranges records",
     "store": "errors ranges",
     "terminal": "console pipeline plain presets reasons",
     "training": "errors schemas training.epoch",
     "training.epoch": "errors store",
+    "units": "joining layout mapping plan reading shards",
     "validation": "actions canonical config reasons",
     "verification": (
-        "config errors laws plan query store verification.comparison "
-        "verification.recompute verification.replay"
+        "config errors laws plan query store verification.comparison verification.recompute "
+        "verification.replay"
     ),
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs plan reading shard verification.comparison verification.replay"
+        "audit clock outputs plan shard units verification.comparison verification.replay"
     ),
     "verification.replay": "config errors plan records shard store",
     "verification.report": "console verification.comparison",
@@ -175,7 +181,7 @@ CONFINED = {
 }
 ANYWHERE = {"numpy", "polars", "pyarrow"}
 STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}
-JOINERS = {"outputs", "pipeline", "plan", "reading", "shard"}
+JOINERS = {"joining", "layout", "outputs", "pipeline", "plan", "reading", "shard", "units"}
 
 
 def list_modules() -> dict[str, ast.Module]:

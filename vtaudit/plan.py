@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
@@ -61,6 +61,14 @@ class Plan:
     def readable(self) -> list[InputFile]:
         """The files whose footers could be read."""
         return [file for file in self.files if file.error is None]
+
+    def without(self, unreadable: Mapping[int, str]) -> Plan:
+        """Return the plan with some files, by place, marked by their errors."""
+        files = tuple(
+            replace(file, error=file.error or unreadable.get(place))
+            for place, file in enumerate(self.files)
+        )
+        return replace(self, files=files)
 
 
 def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of the log: where it is, what identifies it, and what its footer says."""
+    """One file of the log: where it is, what identifies it, and what its footer says.
+
+    `column_bytes` are the decoded bytes of a row of each top-level column, `group_rows` the rows of
+    each row group.
+    """
 
     path: Path
     name: str
@@ -31,7 +35,8 @@ class InputFile:
     sha256: str | None = None
     schema: pa.Schema = None
     rows: int | None = None
-    decoded_bytes: int = 0
+    column_bytes: tuple[tuple[str, float], ...] = ()
+    group_rows: tuple[int, ...] = ()
     error: str | None = None
 
 

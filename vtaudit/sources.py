@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -19,7 +20,7 @@ from vtaudit.errors import InputError, UnreadableError
 from vtaudit.ranges import is_text
 from vtaudit.records import InputFile
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 HASH_CHUNK_BYTES = 1 << 20
 FOREIGN_STARTS = {
     b"\x1f\x8b": "gzip data",
@@ -120,12 +121,13 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
             if twice:
                 raise UnreadableError(f"two columns are named {', '.join(twice)}")
             meta = parquet.metadata
-            groups = [meta.row_group(k).total_byte_size for k in range(meta.num_row_groups)]
+            groups = [meta.row_group(k) for k in range(meta.num_row_groups)]
             return replace(
                 file,
                 schema=parquet.schema_arrow,
                 rows=meta.num_rows,
-                decoded_bytes=sum(groups),
+                column_bytes=_column_bytes(groups[0]) if groups else (),
+                group_rows=tuple(group.num_rows for group in groups),
             )
     except UnreadableError as error:
         return replace(file, error=str(error))
@@ -133,13 +135,28 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
         return replace(file, error=_describe(file, error))
 
 
+def _column_bytes(group: pq.RowGroupMetaData) -> tuple[tuple[str, float], ...]:
+    found: dict[str, float] = {}
+    for k in range(group.num_columns):
+        column = group.column(k)
+        name = column.path_in_schema.partition(".")[0]
+        share = column.total_uncompressed_size / max(group.num_rows, 1)
+        found[name] = found.get(name, 0.0) + share
+    return tuple(found.items())
+
+
 @contextmanager
-def _open(path: Path) -> Iterator[pq.ParquetFile]:
+def _open(path: Path, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file; PyArrow takes no path that is not UTF-8, so that one is opened here."""
     with ExitStack() as stack:
         source = path if is_text(str(path)) else stack.enter_context(path.open("rb"))
         yield stack.enter_context(
-            pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            pq.ParquetFile(
+                source,
+                page_checksum_verification=True,
+                pre_buffer=False,
+                read_dictionary=list(coded),
+            )
         )
 
 
@@ -166,21 +183,59 @@ def _describe(file: InputFile, error: Exception) -> str:
     return f"not Parquet but {kinds[0]}" if kinds else text
 
 
-def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    file: InputFile,
+    columns: Sequence[str],
+    *,
+    rows: tuple[int, int] | None = None,
+    coded: Sequence[str] = (),
+) -> Iterator[pa.RecordBatch]:
     """Decode `columns` of one file in batches, page checksums verified where there are any.
+
+    Args:
+        file: as `examine` found it.
+        columns: what to decode.
+        rows: the first row and the one after the last; all by default. Only their row groups are
+            decoded.
+        coded: text columns to give as dictionaries, as they mostly are on disk.
 
     Raises:
         UnreadableError: a page cannot be decoded, or the file changed while it was read.
     """
+    start, stop = rows or (0, file.rows or 0)
     try:
-        with _open(file.path) as parquet:
+        with _open(file.path, coded) as parquet:
             wanted = list(columns) or parquet.schema_arrow.names[:1]
-            yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
-        status = file.path.stat()
+            groups, first = _find_groups(parquet.metadata, start, stop)
+            for batch in parquet.iter_batches(BATCH_ROWS, row_groups=groups, columns=wanted):
+                after = first + batch.num_rows
+                if after > start:
+                    skipped = max(start - first, 0)
+                    yield batch.slice(skipped, min(after, stop) - first - skipped)
+                if after >= stop:
+                    break
+                first = after
     except (OSError, ValueError, pa.ArrowException) as error:
+        _check_unchanged(file)
+        raise UnreadableError(_describe(file, error)) from None
+    _check_unchanged(file)
+
+
+def _check_unchanged(file: InputFile) -> None:
+    try:
+        status = file.path.stat()
+    except OSError as error:
         raise UnreadableError(_describe(file, error)) from None
     if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
         raise UnreadableError("the file changed while it was read; run again once it is whole")
+
+
+def _find_groups(metadata: pq.FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows start to stop, and the first row of the first one."""
+    ends = np.cumsum([metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)])
+    low, high = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop, "left")
+    groups = list(range(int(low), min(int(high) + 1, len(ends))))
+    return groups, int(ends[low - 1]) if low else 0
 
 
 def read_row(file: InputFile, row: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -243,21 +244,36 @@ def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) 
     Raises:
         InputError: the disk failed.
     """
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    plain = _plain_schema(table.schema)
+    described = {b"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes())}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
-            table,
+            table.replace_schema_metadata(described),
             path,
             compression=COMPRESSION,
             compression_level=COMPRESSION_LEVEL,
-            use_dictionary=texts,
+            use_dictionary=[field.name for field in plain if pa.types.is_string(field.type)],
+            column_encoding=dict.fromkeys(_integers(plain), "DELTA_BINARY_PACKED"),
             write_statistics=list(statistics),
             write_page_checksum=True,
+            store_schema=False,
         )
         sync(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that readers see: a dictionary of text is text."""
+    return pa.schema(
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    )
+
+
+def _integers(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if pa.types.is_int64(field.type)]
 
 
 def write_manifest(work: Path, body: dict[str, Any]) -> None:

@@ -53,7 +53,8 @@ def plan_again(manifest: dict[str, Any], settings: Settings, logs: Sequence[Path
     plan = make_plan(logs, replace(settings, backend="reference", device="cpu"))
     for kind, files in (("inputs", plan.files), ("scores", plan.scores)):
         _check_files(kind, manifest[kind], files)
-    return plan
+    errors = {place: each.get("error") for place, each in enumerate(manifest["inputs"])}
+    return plan.without({place: error for place, error in errors.items() if error})
 
 
 def _check_files(kind: str, listed: list[dict[str, Any]], files: Sequence[InputFile]) -> None:
