@@ -21,7 +21,7 @@ from vtaudit.reading import LogRows, read_log
 from vtaudit.reasons import Warn
 from vtaudit.records import InputFile
 from vtaudit.shard import judge_shard
-from vtaudit.sources import show_path
+from vtaudit.storage import Place, parse_places, parse_run, show_place
 from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
 
 Progress = Callable[[str, int, int], None]
@@ -60,7 +60,7 @@ def process(
     """Audit the logged trajectories below `logs`, recompute their targets, and write `out`.
 
     Args:
-        logs: directories or files of Parquet.
+        logs: directories or files of Parquet, here or at URLs as s3://bucket/logs.
         out: the run directory; it appears whole, when the run is done.
         settings: defaults where left out.
         progress: called with a stage, what is done and how much there is.
@@ -72,14 +72,14 @@ def process(
         EngineError: the backend or device asked for is not there.
         LawError: the counts do not add up: a bug in vtaudit.
     """
-    paths = [Path(logs)] if isinstance(logs, str | Path) else [Path(log) for log in logs]
-    settings, out = settings or Settings(), Path(out)
+    places, out = parse_places(logs), parse_run(out)
+    settings = settings or Settings()
     tell = progress or (lambda stage, done, total: None)
     clock = Clock()
-    check_apart(paths, out)
+    check_apart(places, out)
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
-            plan = make_plan(paths, settings)
+            plan = make_plan(places, settings)
         prepare_workspace(work, plan.run_id, resume=settings.resume)
         with clock.stage("read"):
             log = _read(plan, work, tell)
@@ -87,7 +87,7 @@ def process(
         plan = replace(plan, settings=replace(plan.settings, gamma=gamma))
         with clock.stage("shards"):
             shards = _run_shards(plan, log, work, clock, tell)
-        return _finish(plan, paths, log, add_up(log, shards), work, out, clock)
+        return _finish(plan, places, log, add_up(log, shards), work, out, clock)
 
 
 def _read(plan: Plan, work: Path, tell: Progress) -> LogRows:
@@ -133,7 +133,7 @@ def _run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) 
 
 def _finish(
     plan: Plan,
-    logs: Sequence[Path],
+    logs: Sequence[Place],
     log: LogRows,
     whole: ShardResult,
     work: Path,
@@ -161,7 +161,7 @@ def _finish(
 
 def _manifest(
     plan: Plan,
-    logs: Sequence[Path],
+    logs: Sequence[Place],
     files: Sequence[InputFile],
     summary: dict[str, Any],
     notes: Sequence[str],
@@ -178,7 +178,7 @@ def _manifest(
         "tags": plan.settings.tags,
         "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
         "scored": list(plan.scored),
-        "logs": [show_path(log.absolute()) for log in logs],
+        "logs": [show_place(log) for log in logs],
         "inputs": [_fingerprint(file) for file in files],
         "scores": [_fingerprint(file) for file in plan.scores],
         "outputs": {path.relative_to(work).as_posix(): _output(path) for path in outputs},

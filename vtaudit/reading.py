@@ -84,7 +84,8 @@ def read_log(
             tick(read.result())
         list(pool.map(lambda file: _read_scores(plan, log, file), plan.scores))
     if all(file.error is not None for file in log.files):
-        raise InputError(f"{log.files[0].name}: {log.files[0].error}; no file is readable")
+        first = log.files[plan.files.index(plan.readable[0])]
+        raise InputError(f"{first.name}: {first.error}; no file is readable")
     if log.has_discounts and plan.settings.gamma is None:
         raise SettingsError(
             "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
