@@ -22,6 +22,7 @@ BATCH_ROWS = 65_536
 HASH_CHUNK_BYTES = 1 << 20
 # of a remote file, where each chunk is a request
 REMOTE_CHUNK_BYTES = 8 << 20
+CHANGED = "the file changed while it was read; run again once it is whole"
 FOREIGN_STARTS = {
     b"\x1f\x8b": "gzip data",
     b"ARROW1": "an Arrow IPC file",
@@ -132,6 +133,8 @@ def _describe(file: InputFile, error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.replace(str(file.path), file.name)
     try:
+        if file.size is not None and _has_changed(file):
+            return CHANGED
         with open_binary(file.path) as stream:
             start = stream.read(32)
     except OSError:
@@ -153,11 +156,15 @@ def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordB
             wanted = list(columns) or parquet.schema_arrow.names[:1]
             for groups in _fetched_together(file, parquet.num_row_groups):
                 yield from parquet.iter_batches(BATCH_ROWS, groups, wanted)
-        has_changed = read_status(file.path) != Status(file.size, file.mtime_ns, file.version)
+        has_changed = _has_changed(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UnreadableError(_describe(file, error)) from None
     if has_changed:
-        raise UnreadableError("the file changed while it was read; run again once it is whole")
+        raise UnreadableError(CHANGED)
+
+
+def _has_changed(file: InputFile) -> bool:
+    return read_status(file.path) != Status(file.size, file.mtime_ns, file.version)
 
 
 def _fetched_together(file: InputFile, groups: int) -> list[list[int]]:
