@@ -94,7 +94,7 @@ def list_objects(log: RemotePath) -> list[tuple[RemotePath, str]]:
             store.invalidate_cache()
             if store.info(base)["type"] != "directory":
                 return [(log, log.name)]
-            keys = store.find(base)
+            found = store.find(base, detail=True)
             store.invalidate_cache()
     except FileNotFoundError:
         raise InputError(
@@ -105,8 +105,8 @@ def list_objects(log: RemotePath) -> list[tuple[RemotePath, str]]:
     prefix = base.rstrip("/") + "/" if base else ""
     return [
         (RemotePath(store.unstrip_protocol(key), key), key.removeprefix(prefix))
-        for key in keys
-        if not key.endswith("/")
+        for key, info in found.items()
+        if info["type"] != "directory" and not key.endswith("/")
     ]
 
 
