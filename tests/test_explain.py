@@ -529,9 +529,10 @@ def test_row_of_a_file_with_a_damaged_page_is_unknown(tmp_path: Path) -> None:
     for name, rows in files.items():
         write_rows(rows, tmp_path / "logs" / name)
     damaged = tmp_path / "logs" / "b.parquet"
-    pq.write_table(pq.read_table(damaged), damaged, write_page_checksum=True, compression="none")
+    pq.write_table(pq.read_table(damaged), damaged, write_page_checksum=True, use_dictionary=False)
     content = bytearray(damaged.read_bytes())
-    content[pq.ParquetFile(damaged).metadata.row_group(0).column(2).data_page_offset + 40] ^= 255
+    column = pq.ParquetFile(damaged).metadata.row_group(0).column(2)
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 255
     damaged.write_bytes(content)
     process(tmp_path / "logs", tmp_path / "run", Settings(backend="reference"))
     for place in ("b.parquet:0", "b.parquet:1"):
