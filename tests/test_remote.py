@@ -436,9 +436,10 @@ def test_url_with_credentials_is_refused_and_never_told(url: str, tmp_path: Path
         assert "://...: holds a password or a query" in result.stderr
         assert len(result.stderr.splitlines()) == 1
     assert sorted(tmp_path.iterdir()) == [config]
-    with pytest.raises(SettingsError) as refused:
-        process(url, out)
-    assert PASSWORD not in str(refused.value)
+    for ask in (lambda: process(url, out), lambda: Settings(scores=url)):
+        with pytest.raises(SettingsError) as refused:
+            ask()
+        assert PASSWORD not in str(refused.value)
 
 
 @pytest.mark.parametrize(
