@@ -22,21 +22,21 @@ IMPORTS = {
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
         "cli.group cli.options errors explanation explanation.report inspection "
-        "inspection.report plain presets query reasons terminal verification "
+        "inspection.report plain presets query reasons storage terminal verification "
         "verification.report"
     ),
     "cli.group": "errors",
     "cli.options": "config errors ranges",
     "cli.process": "cli.group cli.options config pipeline terminal",
     "clock": "",
-    "config": "errors ranges reasons schemas",
+    "config": "errors ranges reasons schemas storage",
     "console": "",
     "counts": "labels reasons records",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
         "explanation.ruling explanation.subject joining labels plan reading reasons shard "
-        "shards sources verification.replay"
+        "shards sources storage verification.replay"
     ),
     "explanation.acceptance": "config reasons",
     "explanation.cut": "explanation.subject reasons",
@@ -52,13 +52,13 @@ IMPORTS = {
     "inspection": (
         "errors inspection.doubts inspection.footers inspection.proposal inspection.streams "
         "inspection.suggestion inspection.survey mapping mapping.expressions presets records "
-        "sources"
+        "sources storage"
     ),
     "inspection.doubts": (
         "inspection.footers inspection.proposal inspection.streams inspection.survey "
         "presets.aliases"
     ),
-    "inspection.footers": "canonical errors mapping mapping.expressions records sources",
+    "inspection.footers": "canonical errors mapping mapping.expressions records sources storage",
     "inspection.proposal": (
         "canonical inspection.footers mapping mapping.expressions presets presets.aliases"
     ),
@@ -106,42 +106,44 @@ IMPORTS = {
     ),
     "pipeline": (
         "audit checkpoints clock config counts errors laws outputs plan reading reasons "
-        "records shard sources store units"
+        "records shard storage store units"
     ),
     "plain": "",
-    "plan": "canonical carry config errors kernels mapping needs records scores sources",
+    "plan": "canonical carry config errors kernels mapping needs records scores sources storage",
     "presets": "errors",
     "presets.aliases": "",
     "query": "audit errors schemas store",
     "ranges": "",
     "reading": "canonical errors labels mapping plan sources",
     "reasons": "",
-    "records": "",
+    "records": "storage",
+    "remote": "errors",
     "results": "canonical reasons schemas",
     "schemas": "errors reasons",
-    "scores": "canonical config errors records sources",
+    "scores": "canonical config errors records sources storage",
     "segments": "reasons records",
     "shard": (
         "canonical clock joining kernels labels ledger ordering plan reasons records segments "
         "validation"
     ),
     "shards": "errors labels store",
-    "sources": "errors ranges records",
-    "store": "errors ranges",
+    "sources": "errors ranges records storage",
+    "storage": "errors remote",
+    "store": "errors ranges storage",
     "terminal": "console pipeline plain presets reasons",
-    "training": "errors schemas training.epoch",
+    "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",
     "units": "joining layout mapping plan reading shards",
     "validation": "actions canonical config reasons",
     "verification": (
-        "config errors laws plan query store verification.comparison verification.recompute "
-        "verification.replay"
+        "config errors laws plan query storage store verification.comparison "
+        "verification.recompute verification.replay"
     ),
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
         "audit clock outputs plan shard units verification.comparison verification.replay"
     ),
-    "verification.replay": "config errors plan records shard store",
+    "verification.replay": "config errors plan records shard storage store",
     "verification.report": "console verification.comparison",
 }
 
@@ -149,6 +151,7 @@ IMPORTS = {
 CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
+    "fsspec": {"remote"},
     "numba": {"kernels.numba_scan"},
     "rich": {
         "console",

@@ -35,7 +35,7 @@ from vtaudit.reading import find_unreadable
 from vtaudit.reasons import Warn
 from vtaudit.records import InputFile
 from vtaudit.shard import Received, judge_shard
-from vtaudit.sources import show_path
+from vtaudit.storage import Place, parse_places, parse_run, show_place
 from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
 from vtaudit.units import Log, open_log
 
@@ -75,7 +75,7 @@ def process(
     """Audit the logged trajectories below `logs`, recompute their targets, and write `out`.
 
     Args:
-        logs: directories or files of Parquet.
+        logs: directories or files of Parquet, here or at URLs as s3://bucket/logs.
         out: the run directory; it appears whole, when the run is done.
         settings: defaults where left out.
         progress: called with a stage, what is done and how much there is.
@@ -87,17 +87,17 @@ def process(
         EngineError: the backend or device asked for is not there.
         LawError: the counts do not add up: a bug in vtaudit.
     """
-    paths = [Path(logs)] if isinstance(logs, str | Path) else [Path(log) for log in logs]
-    settings, out = settings or Settings(), Path(out)
+    places, out = parse_places(logs), parse_run(out)
+    settings = settings or Settings()
     tell = progress or (lambda stage, done, total: None)
     clock = Clock()
-    check_apart(paths, out)
+    check_apart(places, out)
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
-            plan = make_plan(paths, settings)
+            plan = make_plan(places, settings)
         prepare_workspace(work, plan.run_id, resume=settings.resume)
         log, shards = _run_readable(plan, work, clock, tell)
-        return _finish(log, paths, add_up(shards), work, out, clock)
+        return _finish(log, places, add_up(shards), work, out, clock)
 
 
 def _run_readable(
@@ -199,7 +199,7 @@ def _run_shard(
 
 
 def _finish(
-    log: Log, logs: Sequence[Path], whole: ShardResult, work: Path, out: Path, clock: Clock
+    log: Log, logs: Sequence[Place], whole: ShardResult, work: Path, out: Path, clock: Clock
 ) -> RunResult:
     """Write the audit tables and the manifest; hold them against the laws."""
     plan, settings = log.plan, log.plan.settings
@@ -221,7 +221,7 @@ def _finish(
 
 
 def _manifest(
-    log: Log, logs: Sequence[Path], summary: dict[str, Any], notes: Sequence[str], work: Path
+    log: Log, logs: Sequence[Place], summary: dict[str, Any], notes: Sequence[str], work: Path
 ) -> dict[str, Any]:
     plan = log.plan
     scratch = (work / PROGRESS, work / SPILL)
@@ -235,7 +235,7 @@ def _manifest(
         "tags": plan.settings.tags,
         "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
         "scored": list(plan.scored),
-        "logs": [show_path(path.absolute()) for path in logs],
+        "logs": [show_place(place) for place in logs],
         "layout": {"of": log.layout, "because": log.why},
         "inputs": [_fingerprint(file) for file in plan.files],
         "scores": [_fingerprint(file) for file in plan.scores],

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,6 +24,7 @@ from vtaudit.needs import check_columns
 from vtaudit.records import InputFile
 from vtaudit.scores import examine_scores, note_scores, scored_columns, with_scores
 from vtaudit.sources import examine_all, list_inputs
+from vtaudit.storage import Place
 
 PACKAGES = ("numba", "numpy", "polars", "pyarrow", "duckdb", "torch", "triton")
 # read by nothing yet, so never decoded
@@ -71,7 +71,7 @@ class Plan:
         return replace(self, files=files)
 
 
-def make_plan(logs: Sequence[Path], settings: Settings) -> Plan:
+def make_plan(logs: Sequence[Place], settings: Settings) -> Plan:
     """Examine the inputs and resolve mapping, types and settings.
 
     Raises:

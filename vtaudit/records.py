@@ -11,13 +11,14 @@ Order. Within a shard rows stand by (trajectory_id, step, file, row); files stan
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
+
+    from vtaudit.storage import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +29,11 @@ class InputFile:
     each row group.
     """
 
-    path: Path
+    path: Place
     name: str
     size: int | None = None
     mtime_ns: int | None = None
+    version: str | None = None
     sha256: str | None = None
     schema: pa.Schema = None
     rows: int | None = None

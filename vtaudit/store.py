@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.ranges import is_text
+from vtaudit.storage import Place
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "vtaudit run v1"
@@ -27,7 +28,7 @@ COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
 
 
-def check_apart(logs: Sequence[Path], out: Path) -> None:
+def check_apart(logs: Sequence[Place], out: Path) -> None:
     """Refuse a RUN within LOGS, where the next run would take it for a log.
 
     Raises:
@@ -39,7 +40,7 @@ def check_apart(logs: Sequence[Path], out: Path) -> None:
         if _is_run(parent):
             raise SettingsError(f"{out}: lies within the run {parent}; name an --out outside it")
     for log in logs:
-        if log.resolve() in (out.resolve(), *out.resolve().parents):
+        if isinstance(log, Path) and log.resolve() in (out.resolve(), *out.resolve().parents):
             raise SettingsError(f"{out}: lies within {log}; name an --out outside the logs")
 
 

@@ -32,6 +32,7 @@ from vtaudit.reasons import Warn
 from vtaudit.shard import Received, Shard, cut_shard
 from vtaudit.shards import Spill
 from vtaudit.sources import read_row
+from vtaudit.storage import Place, parse_run, tell_lost
 from vtaudit.verification.replay import (
     compute_exactly,
     find_logs,
@@ -108,7 +109,7 @@ def explain(
     """
     if (row is None) == (at is None):
         raise SettingsError("explain: say which row: --row TRAJECTORY STEP, or --at FILE:ROW")
-    run = Path(run)
+    run = parse_run(run)
     manifest, settings = open_manifest(run)
     settings = settings if scores is None else replace(settings, scores=str(scores))
     plan = plan_again(manifest, settings, _find_logs(manifest, logs))
@@ -127,11 +128,11 @@ def explain(
     return _explain(run, manifest["run_id"], subject)
 
 
-def _find_logs(manifest: dict[str, Any], logs: Sequence[str | Path]) -> list[Path]:
-    places = find_logs(manifest, [Path(log) for log in logs])
-    for place in places:
-        if not place.exists():
-            raise InputError(f"{place}: the logs of the run are not there; say --logs DIR")
+def _find_logs(manifest: dict[str, Any], logs: Sequence[str | Path]) -> list[Place]:
+    places = find_logs(manifest, logs)
+    lost = tell_lost(places)
+    if lost is not None:
+        raise InputError(f"the logs of the run: {lost}; say --logs DIR")
     return places
 
 

@@ -18,6 +18,7 @@ from vtaudit.errors import VtauditError
 from vtaudit.laws import Counts, Law, rejects_laws, sum_laws, targets_laws
 from vtaudit.plan import versions
 from vtaudit.query import compare_tables
+from vtaudit.storage import Place, parse_place, parse_run, tell_lost
 from vtaudit.store import MANIFEST
 from vtaudit.verification.comparison import Verification, read_table
 from vtaudit.verification.recompute import recompute
@@ -46,7 +47,7 @@ def verify(
     Raises:
         InputError: no vtaudit run stands there.
     """
-    run = Path(run)
+    run = parse_run(run)
     manifest, settings = open_manifest(run)
     settings = settings if scores is None else replace(settings, scores=str(scores))
     found = Verification()
@@ -57,10 +58,10 @@ def verify(
     _check_counts(run, manifest, settings, found)
     _check_run_row(run, manifest, found)
     _check_duckdb(run, manifest["outputs"], found)
-    places = find_logs(manifest, [Path(log) for log in logs])
-    lost = [place for place in [*places, *_given(settings.scores)] if not place.exists()]
-    if lost and not logs:
-        found.skipped.append(f"rows against the logs: {lost[0]} is not there; say --logs DIR")
+    places = find_logs(manifest, logs)
+    lost = tell_lost([*places, *_given(settings.scores)])
+    if lost is not None and not logs:
+        found.skipped.append(f"rows against the logs: {lost}; say --logs DIR")
         return found
     try:
         plan = plan_again(manifest, settings, places)
@@ -73,8 +74,8 @@ def verify(
     return found
 
 
-def _given(path: str | None) -> list[Path]:
-    return [] if path is None else [Path(path)]
+def _given(path: str | None) -> list[Place]:
+    return [] if path is None else [parse_place(path)]
 
 
 def _draw(run: Path, sample: int, seed: int, found: Verification) -> NDArray[np.int64]:
