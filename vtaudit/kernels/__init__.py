@@ -8,10 +8,12 @@ from __future__ import annotations
 from vtaudit.kernels.backends import BACKENDS, has_cuda, resolve_backend
 from vtaudit.kernels.dense import vtrace
 from vtaudit.kernels.packed import vtrace_packed
-from vtaudit.kernels.targets import Thresholds, VTrace
+from vtaudit.kernels.targets import PIECE_ROWS, Carry, Thresholds, VTrace
 
 __all__ = [
     "BACKENDS",
+    "PIECE_ROWS",
+    "Carry",
     "Thresholds",
     "VTrace",
     "has_cuda",

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from vtaudit.kernels.targets import PackedRows, Thresholds, VTrace
+from vtaudit.kernels.targets import Carry, PackedRows, Thresholds, VTrace
 
 # ratios are computed this many rows ahead: exp then runs in a loop of its own
 RATIO_ROWS = 512
@@ -24,15 +24,20 @@ STAGGER_BYTES = 576
 
 
 def scan_rows(
-    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: np.dtype[Any]
-) -> VTrace:
-    """Return the V-trace targets of packed rows: `reference.scan_rows`, compiled.
+    rows: PackedRows,
+    offsets: NDArray[np.int64],
+    thresholds: Thresholds,
+    dtype: np.dtype[Any],
+    carry: Carry,
+) -> tuple[VTrace, Carry]:
+    """Return the V-trace targets of packed rows and their carries: `reference.scan_rows`, compiled.
 
     Args:
         rows: arrays [N] and [S], float32 or float64.
         offsets: [S + 1], the first row of each segment, and N.
         thresholds: clip thresholds and lambda.
         dtype: of the results, float32 or float64; the arithmetic is float64.
+        carry: what each segment's last row needs of its successor, NumPy arrays.
     """
     number = np.result_type(rows.value, rows.reward, rows.bootstrap_value)
     gamma = np.result_type(rows.discount)
@@ -40,9 +45,10 @@ def scan_rows(
     columns = tuple(_lay_out(column, kind) for column, kind in zip(rows, kinds, strict=True))
     outputs = _allocate(len(rows.value), dtype)
     scan = _compile_scan(dtype.name, number.name, gamma.name)
-    scan(columns, _lay_out(offsets, np.dtype(np.int64)), thresholds.parameters, outputs)
+    first = Carry(*(np.array(column, order="C") for column in carry))
+    scan(columns, _lay_out(offsets, np.dtype(np.int64)), thresholds.parameters, outputs, first)
     value_target, advantage, *others = outputs
-    return VTrace(value_target, advantage, rows.log_ratio, *others)
+    return VTrace(value_target, advantage, rows.log_ratio, *others), first
 
 
 def _lay_out(column: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -67,7 +73,14 @@ def _compile_scan(dtype: str, number: str, gamma: str) -> Callable[..., None]:
     columns = types.Tuple([_array_type(kind, readonly=True) for kind in kinds])
     outputs = types.UniTuple(_array_type(dtype, readonly=False), 8)
     parameters = types.UniTuple(types.float64, 7)
-    signature = types.void(columns, _array_type("int64", readonly=True), parameters, outputs)
+    carries = [_array_type(kind, readonly=False) for kind in ("boolean", "float64", "float64")]
+    signature = types.void(
+        columns,
+        _array_type("int64", readonly=True),
+        parameters,
+        outputs,
+        types.NamedTuple(carries, Carry),
+    )
     compiled: Callable[..., None]
     try:
         compiled = numba.njit(signature, nogil=True, error_model="numpy", cache=True)(_scan)
@@ -92,7 +105,7 @@ def _fill_ratios(ratios: NDArray[Any], log_ratio: NDArray[Any], low: int, stop: 
         ratios[np.uint64(i)] = math.exp(np.float64(log_ratio[np.uint64(low + i)]))
 
 
-def _scan(columns: Any, offsets: Any, parameters: Any, outputs: Any) -> None:
+def _scan(columns: Any, offsets: Any, parameters: Any, outputs: Any, carry: Carry) -> None:
     log_ratios, values, rewards, discounts, bootstraps = columns
     value_target, advantage, rhos, cs, pg_rhos, deltas, next_values, trace_lengths = outputs
     rho_bar, c_bar, pg_rho_bar, log_rho_bar, log_c_bar, log_pg_rho_bar, lambda_ = parameters
@@ -101,6 +114,12 @@ def _scan(columns: Any, offsets: Any, parameters: Any, outputs: Any) -> None:
         start, stop = offsets[segment], offsets[segment + 1]
         value_tp1 = target_tp1 = np.float64(bootstraps[segment])
         delta_sum = trace_length = is_followed = 0.0
+        if start == stop:
+            continue
+        if carry.is_followed[segment]:
+            is_followed = 1.0
+            delta_sum, trace_length = carry.delta_sum[segment], carry.trace_length[segment]
+            target_tp1 += delta_sum
         while stop > start:
             low = max(start, stop - RATIO_ROWS)
             _fill_ratios(ratios, log_ratios, low, stop)
@@ -124,3 +143,5 @@ def _scan(columns: Any, offsets: Any, parameters: Any, outputs: Any) -> None:
                 rhos[t], cs[t], pg_rhos[t], deltas[t] = rho, c, pg_rho, delta
                 next_values[t], trace_lengths[t] = next_value, trace_length
             stop = low
+        carry.is_followed[segment] = True
+        carry.delta_sum[segment], carry.trace_length[segment] = delta_sum, trace_length

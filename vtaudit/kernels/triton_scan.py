@@ -5,8 +5,8 @@ block is loaded latest row first, so a plain forward scan runs back in time; Del
 pass from block to block.
 
 Launch rule, fixed so that results never depend on what else is in a batch: a segment's TIME is the
-first of BLOCK_TIMES that holds it, else the last; SEGMENTS = BLOCK_ROWS / TIME; one launch for each
-TIME that occurs.
+first of BLOCK_TIMES that holds it, else the last, as for a piece of a segment, which is followed;
+SEGMENTS = BLOCK_ROWS / TIME; one launch for each TIME that occurs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from vtaudit.kernels.targets import PackedRows, Thresholds, VTrace
+from vtaudit.kernels.targets import PIECE_ROWS, Carry, PackedRows, Thresholds, VTrace
 
-BLOCK_TIMES = (32, 128, 512)
+BLOCK_TIMES = (32, 128, PIECE_ROWS)
 BLOCK_ROWS = 1024
 NUM_WARPS = 4
 
@@ -31,19 +31,24 @@ SMALLEST_GATE = tl.constexpr(5e-324)
 
 
 def scan_rows(
-    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: torch.dtype
-) -> VTrace:
-    """Return the V-trace targets of packed rows: `reference.scan_rows` as a scan of pairs.
+    rows: PackedRows,
+    offsets: NDArray[np.int64],
+    thresholds: Thresholds,
+    dtype: torch.dtype,
+    carry: Carry,
+) -> tuple[VTrace, Carry]:
+    """Return the V-trace targets of packed rows and their carries, as `reference.scan_rows` does.
 
     A row is the map x -> delta_t + gamma_t c_t x of what follows it; maps compose associatively,
     (a2, b2) after (a1, b1) = (a2 + b2 a1, b2 b1), and Delta_t is the composition of the segment's
-    maps from its last row to t, at 0. trace_length is the same scan of (1, c_t).
+    maps from its last row to t, at what it carries or 0. trace_length is the same scan of (1, c_t).
 
     Args:
         rows: tensors [N] and [S] on one device, float32 or float64.
         offsets: [S + 1] on the host, the first row of each segment, and N.
         thresholds: clip thresholds and lambda.
         dtype: of the results, float32 or float64; the arithmetic is float64.
+        carry: what each segment's last row needs of its successor, tensors.
     """
     columns = [column.contiguous() for column in rows]
     device = columns[0].device
@@ -52,14 +57,16 @@ def scan_rows(
     device_offsets = torch.tensor(offsets, device=device)
     # as a tensor, since Triton takes a Python float as float32
     parameters = torch.tensor(thresholds.parameters, dtype=torch.float64, device=device)
+    first = Carry(*(column.clone() for column in carry))
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        for time, segments in group_segments(offsets):
+        for time, segments in group_segments(offsets, carry.is_followed.cpu().numpy()):
             block = BLOCK_ROWS // time
             vtrace_scan_kernel[(triton.cdiv(len(segments), block),)](
                 *columns,
                 device_offsets,
                 torch.tensor(segments, device=device),
                 parameters,
+                *first,
                 outputs,
                 len(segments),
                 count,
@@ -69,13 +76,16 @@ def scan_rows(
                 num_warps=NUM_WARPS,
             )
     value_target, advantage, *others = outputs.unbind()
-    return VTrace(value_target, advantage, rows.log_ratio, *others)
+    return VTrace(value_target, advantage, rows.log_ratio, *others), first
 
 
-def group_segments(offsets: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def group_segments(
+    offsets: NDArray[np.int64], is_followed: NDArray[np.bool_]
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield each TIME that occurs with the segments that it takes; empty segments go nowhere."""
     lengths = np.diff(offsets)
     classes = np.searchsorted(BLOCK_TIMES[:-1], lengths)
+    classes[is_followed] = len(BLOCK_TIMES) - 1
     for number, time in enumerate(BLOCK_TIMES):
         segments = np.flatnonzero((classes == number) & (lengths > 0))
         if len(segments):
@@ -92,6 +102,9 @@ def vtrace_scan_kernel(
     offsets_ptr: tl.tensor,
     segments_ptr: tl.tensor,
     parameters_ptr: tl.tensor,
+    is_followed_ptr: tl.tensor,
+    delta_sum_ptr: tl.tensor,
+    trace_length_ptr: tl.tensor,
     output_ptr: tl.tensor,
     segment_count: tl.int64,
     row_count: tl.int64,
@@ -105,13 +118,14 @@ def vtrace_scan_kernel(
     start = tl.load(offsets_ptr + segment, mask=is_taken, other=0)
     stop = tl.load(offsets_ptr + segment + 1, mask=is_taken, other=0)
     bootstrap = tl.load(bootstrap_ptr + segment, mask=is_taken, other=0).to(COMPUTE)
-    delta_carry = tl.zeros([SEGMENTS], COMPUTE)
-    trace_carry = tl.zeros([SEGMENTS], COMPUTE)
+    is_carried = tl.load(is_followed_ptr + segment, mask=is_taken, other=0) != 0
+    delta_carry = tl.load(delta_sum_ptr + segment, mask=is_carried, other=0)
+    trace_carry = tl.load(trace_length_ptr + segment, mask=is_carried, other=0)
     for scanned in range(0, tl.max(stop - start, axis=0), TIME):
         row = (stop - 1 - scanned)[:, None] - tl.arange(0, TIME)[None, :]
         delta_carry, trace_carry = _scan_block(
             (log_ratio_ptr + row, value_ptr + row, reward_ptr + row, discount_ptr + row),
-            (row >= start[:, None], row + 1 < stop[:, None]),
+            (row >= start[:, None], row + 1 < stop[:, None], is_carried[:, None]),
             bootstrap[:, None],
             (delta_carry, trace_carry),
             parameters_ptr,
@@ -119,6 +133,9 @@ def vtrace_scan_kernel(
             row_count,
             COMPUTE,
         )
+    tl.store(is_followed_ptr + segment, is_taken, mask=is_taken)
+    tl.store(delta_sum_ptr + segment, delta_carry, mask=is_taken)
+    tl.store(trace_length_ptr + segment, trace_carry, mask=is_taken)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -132,15 +149,15 @@ def _scan_block(
     row_count: tl.tensor,
     COMPUTE: tl.constexpr,
 ) -> tl.tuple:
-    is_row, is_followed = masks
+    is_row, is_inside, is_carried = masks
     log_ratio = tl.load(pointers[0], mask=is_row, other=0).to(COMPUTE)
     value = tl.load(pointers[1], mask=is_row, other=0).to(COMPUTE)
     reward = tl.load(pointers[2], mask=is_row, other=0).to(COMPUTE)
     discount = tl.load(pointers[3], mask=is_row, other=0).to(COMPUTE)
     # rows before the segment's first have discount 0 and log-ratio 0 and come last: they harm none
-    is_interior = is_followed & (discount != 0)
-    next_value = tl.load(pointers[1] + 1, mask=is_interior, other=0).to(COMPUTE)
-    next_value = tl.where(is_followed | (discount == 0), next_value, bootstrap)
+    is_interior = (is_inside | is_carried) & (discount != 0)
+    next_value = tl.load(pointers[1] + 1, mask=is_inside & is_interior, other=0).to(COMPUTE)
+    next_value = tl.where(is_inside | (discount == 0), next_value, bootstrap)
     rho = _clip_ratio(log_ratio, parameters_ptr)
     c = _multiply(tl.load(parameters_ptr + 6), _clip_ratio(log_ratio, parameters_ptr + 1))
     pg_rho = _clip_ratio(log_ratio, parameters_ptr + 2)
