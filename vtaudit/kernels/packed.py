@@ -163,12 +163,14 @@ def _run_on_host(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
     with np.errstate(over="ignore"):
         columns = columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
     carries = _end_segments(call) if carry is None else Carry(*map(to_numpy, carry))
-    found, first = scan_rows(columns, call.offsets, call.thresholds, np.dtype(call.dtype), carries)
+    dtype = np.dtype(call.dtype)
+    found, first = scan_rows(columns, call.offsets, call.thresholds, dtype, call.outputs, carries)
     if call.is_numpy:
         return found, first
     import torch
 
-    return VTrace(*map(torch.from_numpy, found)), Carry(*map(torch.from_numpy, first))
+    tensors = (None if column is None else torch.from_numpy(column) for column in found)
+    return VTrace(*tensors), Carry(*map(torch.from_numpy, first))
 
 
 def _run_triton(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
