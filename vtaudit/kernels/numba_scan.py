@@ -51,7 +51,8 @@ def exp(x: float) -> float:
         p = p * r + COEFFICIENTS[n]
     # in two steps, since 2^k may be no normal number where e^x is one
     half = (0.5 * k + ROUNDER) - ROUNDER
-    return (p * _power(half)) * _power(k - half)
+    result: float = (p * _power(half)) * _power(k - half)
+    return result
 
 
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
@@ -102,9 +103,7 @@ def _lay_out(column: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     return laid_out
 
 
-def _allocate(
-    rows: int, dtype: np.dtype[Any], are_wanted: list[bool]
-) -> tuple[NDArray[Any], ...]:
+def _allocate(rows: int, dtype: np.dtype[Any], are_wanted: list[bool]) -> tuple[NDArray[Any], ...]:
     """Return the columns of the results, views of one block of memory; empty if not wanted."""
     pages = -(-rows * dtype.itemsize // PAGE_BYTES)
     stride = (pages * PAGE_BYTES + STAGGER_BYTES) // dtype.itemsize

@@ -159,12 +159,11 @@ def _run_on_host(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
         from vtaudit.kernels.numba_scan import scan_rows
     else:
         from vtaudit.kernels.reference import scan_rows
-    columns = PackedRows(*map(to_numpy, call.rows))
-    with np.errstate(over="ignore"):
-        columns = columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
     carries = _end_segments(call) if carry is None else Carry(*map(to_numpy, carry))
     dtype = np.dtype(call.dtype)
-    found, first = scan_rows(columns, call.offsets, call.thresholds, dtype, call.outputs, carries)
+    found, first = scan_rows(
+        _round_ratios(call), call.offsets, call.thresholds, dtype, call.outputs, carries
+    )
     if call.is_numpy:
         return found, first
     import torch
@@ -176,17 +175,24 @@ def _run_on_host(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
 def _run_triton(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
     import torch
 
+    from vtaudit.kernels.batches import Scan, scan_arrays
     from vtaudit.kernels.triton_scan import scan_rows
 
+    carries = _end_segments(call) if carry is None else carry
+    if call.is_numpy:
+        scan = Scan(call.thresholds, np.dtype(call.dtype), call.outputs, call.place)
+        return scan_arrays(_round_ratios(call), call.offsets, carries, scan)
     dtype = getattr(torch, call.dtype)
-    columns = PackedRows(*(to_tensor(column, call.place) for column in call.rows))
+    columns = PackedRows(*(column.detach() for column in call.rows))
     columns = columns._replace(log_ratio=columns.log_ratio.to(dtype))
-    given = _end_segments(call) if carry is None else carry
-    carries = Carry(*(to_tensor(column, call.place) for column in given))
-    found, first = scan_rows(columns, call.offsets, call.thresholds, dtype, carries)
-    if not call.is_numpy:
-        return found, first
-    return VTrace(*(column.cpu().numpy() for column in found)), Carry(*map(to_numpy, first))
+    return scan_rows(columns, call.offsets, call.thresholds, dtype, call.outputs, carries)
+
+
+def _round_ratios(call: _Call) -> PackedRows:
+    """Return the rows as NumPy arrays, log-ratios in the results' dtype."""
+    columns = PackedRows(*map(to_numpy, call.rows))
+    with np.errstate(over="ignore"):
+        return columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
 
 
 def _end_segments(call: _Call) -> Carry:

@@ -11,7 +11,8 @@ the lanes runs back in time. Chunks pass Delta and trace_length on in one of thr
   each panel looks ahead to the first cut after it.
 - TREE: a chunk applies what the chunk after it published of itself. Only where gates are so large
   that more matters, it composes what all chunks after it in its group published, and applies what
-  the group after passed on. A REPAIR follows, which does nothing unless numbers are not finite.
+  the group after passed on. A REPAIR follows, which does nothing unless numbers are not finite;
+  where the device can, it is launched before the scan is done, and waits.
 
 A program waits only for programs of lower index. The device starts programs in order of index, on
 which NVIDIA's own single-pass scan relies too (CUB, agent_scan.cuh): what is waited for has begun.
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from vtaudit.kernels.triton_pairs import append, apply, compose, multiply, scan_tile, take_last
 from vtaudit.kernels.triton_rows import bound, load_chunk, positions, store, to_number
@@ -38,7 +40,7 @@ from vtaudit.kernels.triton_words import (
 NO_CARRY, CARRY_REPAIR = tl.constexpr(NONE), tl.constexpr(REPAIR)
 
 # counts of clipped rows are added up in so many places, lest all programs queue for one
-CLIP_SLOTS = 64
+CLIP_SLOTS = 1024
 SLOTS = tl.constexpr(CLIP_SLOTS)
 
 # a value of an integer is no reason to compile anew
@@ -88,6 +90,7 @@ def vtrace_stream_kernel(
     IS_RESULT_WIDE: tl.constexpr,
     IS_COMPUTE_WIDE: tl.constexpr,
     WAITS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ) -> None:
     RESULT: tl.constexpr = tl.float64 if IS_RESULT_WIDE else tl.float32
     COMPUTE: tl.constexpr = tl.float64 if IS_COMPUTE_WIDE else tl.float32
@@ -126,6 +129,8 @@ def vtrace_stream_kernel(
         else:
             _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
     elif CARRY == CARRY_REPAIR:
+        if IS_EARLY:
+            gdc_wait()
         if tl.load(word_ptr) == tag:
             _repair(inputs, cuts, factors, made, scanned, calls, place, row_count, how)
     else:
@@ -291,8 +296,11 @@ def _count_clips(
     ARE_BARS_ONE: tl.constexpr,
 ) -> None:
     is_row = positions(M) < left
-    slot_ptr = clip_ptr + 3 * ((place[0] + place[1]) % SLOTS)
+    lane = tl.arange(0, 4)
+    counts = tl.zeros([4], tl.int32)
     for i in tl.static_range(3):
         if i == 0 or not ARE_BARS_ONE:
             clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
-        tl.atomic_add(slot_ptr + i, clipped.to(tl.int64), sem="relaxed")
+        counts = tl.where(lane == i, clipped, counts)
+    slot_ptr = clip_ptr + 4 * ((place[0] + place[1]) % SLOTS)
+    tl.atomic_add(slot_ptr + lane, counts.to(tl.int64), mask=lane < 3, sem="relaxed")
