@@ -45,6 +45,10 @@ class Findings:
         bits[rows] |= np.uint64(finding.bit)
 
 
+# of a kernel, those that targets hold without --weights
+PLAIN_OUTPUTS = ("value_target", "advantage", "log_ratio", "next_value", "trace_length")
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """The received rows of one shard, in order, and all that was found of them.
@@ -146,6 +150,7 @@ def compute_targets(
         backend=settings.backend,
         dtype=dtype or settings.dtype,
         device=settings.device,
+        outputs=None if dtype or settings.weights else PLAIN_OUTPUTS,
     )
 
 

@@ -221,6 +221,25 @@ def _run_stream(call: _Call, clip_counts: Array | None) -> VTrace:
     return VTrace(*(None if column is None else column.cpu().numpy() for column in results))
 
 
+def describe_kernel(backend: str) -> dict[str, Any]:
+    """Return a backend's name and the constants by which it cuts rows into blocks.
+
+    They are the same at every call of `vtrace_packed`, apart from `as_stream`.
+    """
+    described: dict[str, Any] = {"backend": backend}
+    if backend == "numba":
+        from vtaudit.kernels import numba_scan
+
+        described["block_rows"] = numba_scan.BLOCK_ROWS
+    elif backend == "triton":
+        from vtaudit.kernels import triton_scan
+
+        described["block_times"] = list(triton_scan.BLOCK_TIMES)
+        described["block_rows"] = triton_scan.BLOCK_ROWS
+        described["num_warps"] = triton_scan.NUM_WARPS
+    return described
+
+
 def count_clips(clip_counts: Array, log_ratio: Array, thresholds: Thresholds) -> None:
     """Add the numbers of clipped rows; a bar's logarithm is a float64, so compare as such."""
     wide = log_ratio.astype(np.float64) if isinstance(log_ratio, np.ndarray) else log_ratio.double()
