@@ -83,7 +83,7 @@ IMPORTS = {
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
         "kernels.arguments kernels.launches kernels.programs kernels.targets"
-        " kernels.triton_stream kernels.triton_words kernels.workspaces"
+        " kernels.triton_rows kernels.triton_stream kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
     "kernels.transfers": "",

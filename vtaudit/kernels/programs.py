@@ -9,11 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 ALIGNMENT_BYTES = 16
+
+
+Tensors: TypeAlias = tuple[torch.Tensor | None, ...]
+
+
+class Look(NamedTuple):
+    """What launches need to know of their tensors.
+
+    Attributes:
+        key: on what it depends which compiled kernel fits; None where memory is not aligned.
+        places: their addresses.
+    """
+
+    key: Any
+    places: list[int | None]
+
+
+def look_at(tensors: Tensors, device: int) -> Look:
+    """Return what launches need to know of tensors on the device of this index."""
+    places = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
+    bits = 0
+    for place in places:
+        bits |= place or 0
+    if bits % ALIGNMENT_BYTES:
+        return Look(None, places)
+    return Look((device, *[None if t is None else t.dtype for t in tensors]), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +57,17 @@ class Program:
     kernel: Any
     grid: tuple[int, int, int]
     options: dict[str, Any]
-    known: dict[tuple[Any, ...], Callable[..., None]] = field(default_factory=dict)
+    known: dict[Any, Callable[..., None]] = field(default_factory=dict)
 
-    def launch(
-        self, device: int, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[int, ...]
-    ) -> None:
-        """Launch the kernel on the current device, which has this index and the tensors."""
-        places = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
-        key = tuple([None if tensor is None else tensor.dtype for tensor in tensors])
-        bits = 0
-        for place in places:
-            bits |= place or 0
-        is_aligned = bits % ALIGNMENT_BYTES == 0
-        launch = self.known.get((device, key)) if is_aligned else None
+    def launch(self, tensors: Tensors, numbers: tuple[int, ...], look: Look) -> None:
+        """Launch the kernel on the current device, where the tensors are."""
+        launch = self.known.get(look.key)
         if launch is not None:
-            launch(*places, *numbers)
+            launch(*look.places, *numbers)
             return
         compiled = self.kernel[self.grid](*tensors, *numbers, **self.options)
-        if compiled is not None and is_aligned:  # the interpreter compiles nothing
-            self.known[device, key] = self._bind(compiled)
+        if compiled is not None and look.key is not None:  # the interpreter compiles nothing
+            self.known[look.key] = self._bind(compiled)
 
     def _bind(self, compiled: Any) -> Callable[..., None]:
         """Return the launch of a compiled kernel, which takes addresses and numbers."""

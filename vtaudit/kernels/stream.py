@@ -13,9 +13,10 @@ from triton import knobs
 from vtaudit.kernels import launches
 from vtaudit.kernels.arguments import Signature
 from vtaudit.kernels.launches import Cuts, Launch
-from vtaudit.kernels.programs import Program
+from vtaudit.kernels.programs import Program, look_at
 from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
-from vtaudit.kernels.triton_stream import CLIP_SLOTS, vtrace_stream_kernel
+from vtaudit.kernels.triton_rows import CLIP_SLOTS
+from vtaudit.kernels.triton_stream import vtrace_stream_kernel
 from vtaudit.kernels.triton_words import CHAIN, NONE, REPAIR, TREE
 from vtaudit.kernels.workspaces import find_workspace
 
@@ -233,8 +234,9 @@ def _launch(tensors: tuple[Any, ...], numbers: tuple[int, ...], setup: Setup) ->
         with torch.cuda.device(device):
             _launch(tensors, numbers, setup)
         return
+    look = look_at(tensors, device)
     for program in setup.programs:
-        program.launch(device, tensors, numbers)
+        program.launch(tensors, numbers, look)
 
 
 def _list_bits(gamma: float, thresholds: Thresholds, is_wide: bool) -> tuple[int, ...]:
