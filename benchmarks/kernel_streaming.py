@@ -90,18 +90,22 @@ def stream_arrays(count: int, lengths: int, threads: int, backend: str) -> float
     )
     device = "cuda" if backend == "triton" else "cpu"
 
-    def scan(_: int = 0) -> VTrace:
+    def scan() -> VTrace:
         return vtrace_packed(*rows, backend=backend, device=device, outputs=TARGETS)
 
     found, expected = scan(), vtrace_packed(*rows, backend="numba", outputs=TARGETS)
     for name in TARGETS:
         np.testing.assert_allclose(getattr(found, name), getattr(expected, name), 1e-5, 1e-6)
-    calls = 8 * threads
+
+    def drop(_: int) -> None:
+        for _ in range(8):
+            scan()
+
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(scan, range(2 * threads)))
+        list(pool.map(drop, range(threads)))
         start = time.perf_counter()
-        list(pool.map(scan, range(calls)))
-        return calls * count / (time.perf_counter() - start)
+        list(pool.map(drop, range(threads)))
+        return 8 * threads * count / (time.perf_counter() - start)
 
 
 def stream_batches(count: int, lengths: int, batches: int) -> tuple[float, float, HostToHost]:

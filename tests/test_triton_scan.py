@@ -187,6 +187,20 @@ def test_arrays_in_batches_give_the_bits_of_tensors(batch_rows, device, monkeypa
     assert_same_bits(found, vtrace_packed(*tensors, backend="triton"))
 
 
+def test_arrays_of_any_layout_are_sent(device):
+    rows = make_rows([20, 9])
+    expected = scan(rows, device)
+    for change in (
+        lambda column: np.repeat(column, 2)[::2],
+        lambda column: column[::-1].copy()[::-1],
+        lambda column: column.astype(column.dtype.newbyteorder(">")),
+    ):
+        changed = (*(change(column) for column in rows[:5]), rows[5])
+        for column in changed[:5]:
+            column.flags.writeable = False
+        assert_same_bits(scan(changed, device), expected)
+
+
 def test_batches_end_with_segments_and_hold_all(monkeypatch):
     batches = pytest.importorskip("vtaudit.kernels.batches")
     monkeypatch.setattr(batches, "BATCH_ROWS", 10)
