@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from vtaudit.kernels.backends import BACKENDS, has_cuda, resolve_backend
 from vtaudit.kernels.dense import vtrace
-from vtaudit.kernels.packed import vtrace_packed
-from vtaudit.kernels.targets import Thresholds, VTrace
+from vtaudit.kernels.packed import describe_kernel, vtrace_packed
+from vtaudit.kernels.targets import PIECE_ROWS, Carry, Thresholds, VTrace
 
 __all__ = [
     "BACKENDS",
+    "PIECE_ROWS",
+    "Carry",
     "Thresholds",
     "VTrace",
+    "describe_kernel",
     "has_cuda",
     "resolve_backend",
     "vtrace",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vtaudit.errors import SettingsError, name_choices
-from vtaudit.kernels.targets import Array, VTrace
+from vtaudit.kernels.targets import Array, Carry, VTrace
 
 if TYPE_CHECKING:
     import torch
@@ -148,6 +148,29 @@ def check_clip_counts(clip_counts: Array | None, device: str | None) -> None:
             f"clip_counts: found {found[1]}, shape {found[2]}, on {at or 'NumPy'}; expected int64,"
             f" shape (3,), on {device or 'NumPy'}, like the other arguments"
         )
+
+
+def check_carry(
+    name: str, carry: Carry | None, segments: int, device: str | None, *, as_stream: bool
+) -> None:
+    """Check that carries are [S], bool and float64, of the kind of the other arguments.
+
+    Raises:
+        SettingsError: they are not, or are given with `as_stream`.
+    """
+    if carry is None:
+        return
+    if as_stream:
+        raise SettingsError(f"{name}: found with as_stream, which scans whole segments; omit one")
+    at = find_device({f"{name}.{field}": column for field, column in carry._asdict().items()})
+    for field, column in carry._asdict().items():
+        dtype = "bool" if field == "is_followed" else "float64"
+        found = (at, name_dtype(column.dtype), tuple(column.shape))
+        if found != (device, dtype, (segments,)):
+            raise SettingsError(
+                f"{name}.{field}: found {found[1]}, shape {found[2]}, on {at or 'NumPy'}; expected"
+                f" {dtype}, shape ({segments},), on {device or 'NumPy'}, like the other arguments"
+            )
 
 
 @functools.cache

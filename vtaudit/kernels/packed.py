@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from vtaudit.errors import SettingsError
 from vtaudit.kernels.arguments import (
     NUMBERS,
     ask_device,
+    check_carry,
     check_clip_counts,
     choose_dtype,
     choose_outputs,
@@ -21,7 +23,7 @@ from vtaudit.kernels.arguments import (
     to_tensor,
 )
 from vtaudit.kernels.backends import resolve_backend
-from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
+from vtaudit.kernels.targets import Array, Carry, PackedRows, Thresholds, VTrace
 
 DEFAULT_THRESHOLDS = Thresholds()
 
@@ -41,12 +43,20 @@ def vtrace_packed(
     outputs: Collection[str] | None = None,
     clip_counts: Array | None = None,
     as_stream: bool = False,
+    carry: Carry | None = None,
+    first_carry: Carry | None = None,
 ) -> VTrace:
     """Return the V-trace targets of N rows in S segments (the equations: `reference.scan_rows`).
 
     Within a segment every row is followed by its successor, apart from the last and from rows whose
     discount is 0: those are cut, and what follows them cannot reach them, NaN included. Arguments
     are all NumPy arrays or all torch tensors of one device; results are of that kind and device.
+
+    A segment too long for memory is given piece by piece, the last piece first. Each call's
+    `first_carry` and its first rows' values are the `carry` and `bootstrap_value` of the piece
+    before, and the results are those of the whole segment, bit for bit: from numba and the
+    reference at any cut, from Triton where every cut is a multiple of PIECE_ROWS before the
+    segment's end.
 
     Args:
         log_ratio: [N], log pi - log mu; rounded to the result's dtype before any use. Returned
@@ -69,6 +79,10 @@ def vtrace_packed(
         as_stream: Triton alone: scan all rows as one stream, at the limit of the device's memory
             and in float32 where the arguments are. Else a segment's results are the same bits
             whatever stands beside it, which a stream's need not be.
+        carry: [S] each: where a segment is followed its last row is interior, and bootstrap_value
+            is its successor's value. By default no segment is. Not with `as_stream`.
+        first_carry: [S] each, written in place: the carry that the row before each segment's first
+            row needs, float64. An empty segment passes its own carry on. May be `carry` itself.
 
     Raises:
         SettingsError: an argument of a wrong kind, shape or dtype; a backend that cannot run there.
@@ -82,18 +96,37 @@ def vtrace_packed(
         raise SettingsError(f"device: found {device!r}, expected {at!r}, where the tensors are")
     names = choose_outputs(outputs)
     check_clip_counts(clip_counts, at)
+    for name, given in (("carry", carry), ("first_carry", first_carry)):
+        check_carry(name, given, len(checked_offsets) - 1, at, as_stream=as_stream)
     backend, place = resolve_backend(backend, ask_device(backend, at or device))
+    call = _Call(rows, checked_offsets, thresholds, result_dtype, backend, place, names)
     if backend == "triton" and as_stream:
-        return _run_stream(
-            rows, checked_offsets, thresholds, result_dtype, place, names, clip_counts
-        )
-    if backend == "triton":
-        results = _run_triton(rows, checked_offsets, thresholds, result_dtype, place)
-    else:
-        results = _run_on_host(rows, checked_offsets, thresholds, result_dtype, backend)
+        return _run_stream(call, clip_counts)
+    run = _run_triton if backend == "triton" else _run_on_host
+    results, first = run(call, carry)
+    if first_carry is not None:
+        for kept, found in zip(first_carry, first, strict=True):
+            kept[:] = found
     if clip_counts is not None:
         count_clips(clip_counts, results.log_ratio, thresholds)
     return results._replace(**{name: None for name in VTrace._fields if name not in names})
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Checked arguments, and where they are scanned."""
+
+    rows: PackedRows
+    offsets: NDArray[np.int64]
+    thresholds: Thresholds
+    dtype: str
+    backend: str
+    place: str
+    outputs: frozenset[str]
+
+    @property
+    def is_numpy(self) -> bool:
+        return isinstance(self.rows.value, np.ndarray)
 
 
 def _check_rows(rows: PackedRows, offsets: Array) -> NDArray[np.int64]:
@@ -121,65 +154,90 @@ def _check_rows(rows: PackedRows, offsets: Array) -> NDArray[np.int64]:
     return bounds
 
 
-def _run_on_host(
-    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: str, backend: str
-) -> VTrace:
-    if backend == "numba":
+def _run_on_host(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
+    if call.backend == "numba":
         from vtaudit.kernels.numba_scan import scan_rows
     else:
         from vtaudit.kernels.reference import scan_rows
-    columns = PackedRows(*map(to_numpy, rows))
-    with np.errstate(over="ignore"):
-        columns = columns._replace(log_ratio=columns.log_ratio.astype(dtype, copy=False))
-    results = scan_rows(columns, offsets, thresholds, np.dtype(dtype))
-    if isinstance(rows.value, np.ndarray):
-        return results
+    carries = _end_segments(call) if carry is None else Carry(*map(to_numpy, carry))
+    dtype = np.dtype(call.dtype)
+    found, first = scan_rows(
+        _round_ratios(call), call.offsets, call.thresholds, dtype, call.outputs, carries
+    )
+    if call.is_numpy:
+        return found, first
     import torch
 
-    return VTrace(*map(torch.from_numpy, results))
+    tensors = (None if column is None else torch.from_numpy(column) for column in found)
+    return VTrace(*tensors), Carry(*map(torch.from_numpy, first))
 
 
-def _run_triton(
-    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: str, device: str
-) -> VTrace:
+def _run_triton(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
     import torch
 
+    from vtaudit.kernels.batches import Scan, scan_arrays
     from vtaudit.kernels.triton_scan import scan_rows
 
-    columns = PackedRows(*(to_tensor(column, device) for column in rows))
-    columns = columns._replace(log_ratio=columns.log_ratio.to(getattr(torch, dtype)))
-    results = scan_rows(columns, offsets, thresholds, getattr(torch, dtype))
-    if isinstance(rows.value, np.ndarray):
-        return VTrace(*(column.cpu().numpy() for column in results))
-    return results
+    carries = _end_segments(call) if carry is None else carry
+    if call.is_numpy:
+        scan = Scan(call.thresholds, np.dtype(call.dtype), call.outputs, call.place)
+        return scan_arrays(_round_ratios(call), call.offsets, carries, scan)
+    dtype = getattr(torch, call.dtype)
+    columns = PackedRows(*(column.detach() for column in call.rows))
+    columns = columns._replace(log_ratio=columns.log_ratio.to(dtype))
+    return scan_rows(columns, call.offsets, call.thresholds, dtype, call.outputs, carries)
 
 
-def _run_stream(
-    rows: PackedRows,
-    offsets: NDArray[np.int64],
-    thresholds: Thresholds,
-    dtype: str,
-    device: str,
-    outputs: frozenset[str],
-    clip_counts: Array | None,
-) -> VTrace:
+def _round_ratios(call: _Call) -> PackedRows:
+    """Return the rows as NumPy arrays, log-ratios in the results' dtype."""
+    columns = PackedRows(*map(to_numpy, call.rows))
+    with np.errstate(over="ignore"):
+        return columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
+
+
+def _end_segments(call: _Call) -> Carry:
+    """Return carries of which none is followed, NumPy arrays."""
+    size = len(call.offsets) - 1
+    return Carry(np.zeros(size, np.bool_), np.zeros(size), np.zeros(size))
+
+
+def _run_stream(call: _Call, clip_counts: Array | None) -> VTrace:
     import torch
 
     from vtaudit.kernels.launches import mark_cuts
     from vtaudit.kernels.stream import scan_segments
 
-    columns = PackedRows(*(to_tensor(column, device).contiguous() for column in rows))
-    is_numpy = isinstance(rows.value, np.ndarray)
+    columns = PackedRows(*(to_tensor(column, call.place).contiguous() for column in call.rows))
     counts = clip_counts
-    if is_numpy and clip_counts is not None:
-        counts = torch.zeros(3, dtype=torch.int64, device=device)
-    cuts = mark_cuts(offsets, columns.value.device)
-    results = scan_segments(columns, cuts, thresholds, getattr(torch, dtype), outputs, counts)
-    if not is_numpy:
+    if call.is_numpy and clip_counts is not None:
+        counts = torch.zeros(3, dtype=torch.int64, device=call.place)
+    cuts = mark_cuts(call.offsets, columns.value.device)
+    dtype = getattr(torch, call.dtype)
+    results = scan_segments(columns, cuts, call.thresholds, dtype, call.outputs, counts)
+    if not call.is_numpy:
         return results
     if clip_counts is not None and counts is not None:
         clip_counts += counts.cpu().numpy()
     return VTrace(*(None if column is None else column.cpu().numpy() for column in results))
+
+
+def describe_kernel(backend: str) -> dict[str, Any]:
+    """Return a backend's name and the constants by which it cuts rows into blocks.
+
+    They are the same at every call of `vtrace_packed`, apart from `as_stream`.
+    """
+    described: dict[str, Any] = {"backend": backend}
+    if backend == "numba":
+        from vtaudit.kernels import numba_scan
+
+        described["block_rows"] = numba_scan.BLOCK_ROWS
+    elif backend == "triton":
+        from vtaudit.kernels import triton_scan
+
+        described["block_times"] = list(triton_scan.BLOCK_TIMES)
+        described["block_rows"] = triton_scan.BLOCK_ROWS
+        described["num_warps"] = triton_scan.NUM_WARPS
+    return described
 
 
 def count_clips(clip_counts: Array, log_ratio: Array, thresholds: Thresholds) -> None:

@@ -8,13 +8,18 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from vtaudit.kernels.targets import PackedRows, Thresholds, VTrace
+from vtaudit.kernels.targets import Carry, PackedRows, Thresholds, VTrace
 
 
 def scan_rows(
-    rows: PackedRows, offsets: NDArray[np.int64], thresholds: Thresholds, dtype: DTypeLike
-) -> VTrace:
-    """Return the V-trace targets of packed rows.
+    rows: PackedRows,
+    offsets: NDArray[np.int64],
+    thresholds: Thresholds,
+    dtype: DTypeLike,
+    outputs: frozenset[str],
+    carry: Carry,
+) -> tuple[VTrace, Carry]:
+    """Return the V-trace targets of packed rows, and what their first rows carry.
 
     For each segment, t from its last row to its first (Espeholt et al. 2018, eq. 1, remarks 1, 2):
 
@@ -25,28 +30,41 @@ def scan_rows(
         advantage_t = min(pg_rho_bar, ratio_t) (r_t + gamma_t value_target_{t+1} - V_t)
         trace_length_t = 1 + c_t trace_length_{t+1}
 
-    At the last row V_{t+1} and value_target_{t+1} are the bootstrap value and the carries are 0; at
-    a row whose discount is 0 all four are 0.
+    At the last row V_{t+1} is the bootstrap value; value_target_{t+1} is too and the carries are 0,
+    or, where the segment is followed, the carries are as given and value_target_{t+1} = V_{t+1} +
+    Delta_{t+1}. At a row whose discount is 0 all four are 0.
 
     Args:
         rows: arrays [N] and [S], float32 or float64.
         offsets: [S + 1], the first row of each segment, and N.
         thresholds: clip thresholds and lambda.
         dtype: of the results; the arithmetic is float64.
+        outputs: names of VTrace's fields that are wanted; all are filled.
+        carry: what each segment's last row needs of its successor, NumPy arrays.
     """
     results = VTrace(*(np.empty(len(rows.value)) for _ in VTrace._fields))
     results = results._replace(log_ratio=rows.log_ratio)
+    first = Carry(*(column.copy() for column in carry))
     with np.errstate(all="ignore"):
         for segment, (start, stop) in enumerate(pairwise(offsets.tolist())):
-            _scan_segment(rows, segment, range(start, stop), thresholds, results)
-        return VTrace(*(column.astype(dtype, copy=False) for column in results))
+            if stop > start:
+                _scan_segment(rows, segment, range(start, stop), thresholds, results, first)
+        return VTrace(*(column.astype(dtype, copy=False) for column in results)), first
 
 
 def _scan_segment(
-    rows: PackedRows, segment: int, steps: range, thresholds: Thresholds, results: VTrace
+    rows: PackedRows,
+    segment: int,
+    steps: range,
+    thresholds: Thresholds,
+    results: VTrace,
+    carry: Carry,
 ) -> None:
+    """Fill the segment's results; leave its first row's carry in `carry`."""
     target = results.value_target
     delta_sum = trace_length = np.float64(0)
+    if carry.is_followed[segment]:
+        delta_sum, trace_length = carry.delta_sum[segment], carry.trace_length[segment]
     for t in reversed(steps):
         log_ratio, value, reward, discount = (np.float64(column[t]) for column in rows[:4])
         rho = _clip_ratio(log_ratio, thresholds.rho_bar)
@@ -58,6 +76,8 @@ def _scan_segment(
             gate, next_value, next_target = c, np.float64(rows.value[t + 1]), target[t + 1]
         elif discount != 0:
             next_value = next_target = np.float64(rows.bootstrap_value[segment])
+            if carry.is_followed[segment]:
+                gate, next_target = c, next_value + delta_sum
 
         delta = _multiply(rho, reward + _multiply(discount, next_value) - value)
         delta_sum = delta + _multiply(discount * gate, delta_sum)
@@ -69,6 +89,8 @@ def _scan_segment(
         results.rho[t], results.c[t], results.pg_rho[t] = rho, c, pg_rho
         results.delta[t], results.next_value[t] = delta, next_value
         results.trace_length[t] = trace_length
+    carry.is_followed[segment] = True
+    carry.delta_sum[segment], carry.trace_length[segment] = delta_sum, trace_length
 
 
 def _clip_ratio(log_ratio: np.float64, bar: float) -> np.float64:

@@ -13,6 +13,10 @@ from vtaudit.errors import SettingsError
 
 Array: TypeAlias = Any
 
+# a segment may be cut into pieces at multiples of this many rows, counted from its end, and every
+# backend gives the bits of the whole; numba and the reference do at any cut
+PIECE_ROWS = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
@@ -61,6 +65,20 @@ class PackedRows(NamedTuple):
     reward: Array  # [N]
     discount: Array  # [N], gamma_t
     bootstrap_value: Array  # [S], V(s_{t+1}) of each segment's last row
+
+
+class Carry(NamedTuple):
+    """What a segment's last row needs of its successor, where a later call or piece holds that.
+
+    Attributes:
+        is_followed: whether the segment goes on; where not, the others are not read.
+        delta_sum: Delta_{t+1} of the successor of the segment's last row.
+        trace_length: trace_length_{t+1} of it.
+    """
+
+    is_followed: Array  # [S], bool
+    delta_sum: Array  # [S], float64
+    trace_length: Array  # [S], float64
 
 
 class VTrace(NamedTuple):
