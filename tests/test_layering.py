@@ -18,7 +18,7 @@ IMPORTS = {
     "audit": "counts errors reasons records schemas",
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
-    "checkpoints": "counts errors outputs store",
+    "checkpoints": "counts errors outputs pieces store",
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
         "cli.group cli.options errors explanation explanation.report inspection "
@@ -105,12 +105,13 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical counts kernels ledger plan reasons records results segments shard "
-        "store units"
+        "audit canonical counts kernels ledger pieces plan reasons records results segments "
+        "shard store units"
     ),
+    "pieces": "counts kernels",
     "pipeline": (
-        "audit checkpoints clock config counts errors kernels laws outputs plan reading "
-        "reasons records shard storage store units"
+        "audit checkpoints clock config counts errors kernels laws outputs pieces plan "
+        "reading reasons records shard storage store units"
     ),
     "plain": "",
     "plan": "canonical carry config errors kernels mapping needs records scores sources storage",
@@ -127,8 +128,8 @@ IMPORTS = {
     "scores": "canonical config errors records sources storage",
     "segments": "reasons records",
     "shard": (
-        "canonical clock joining kernels labels ledger ordering plan reasons records segments "
-        "validation"
+        "canonical clock joining kernels labels ledger ordering pieces plan reasons records "
+        "segments validation"
     ),
     "shards": "errors labels store",
     "sources": "errors ranges records storage",
@@ -145,7 +146,7 @@ IMPORTS = {
     ),
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs plan shard units verification.comparison verification.replay"
+        "audit clock outputs pieces plan shard units verification.comparison verification.replay"
     ),
     "verification.replay": "config errors plan records shard storage store",
     "verification.report": "console verification.comparison",
@@ -191,7 +192,17 @@ CONFINED = {
 }
 ANYWHERE = {"numpy", "polars", "pyarrow"}
 STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}
-JOINERS = {"joining", "layout", "outputs", "pipeline", "plan", "reading", "shard", "units"}
+JOINERS = {
+    "joining",
+    "layout",
+    "outputs",
+    "pieces",
+    "pipeline",
+    "plan",
+    "reading",
+    "shard",
+    "units",
+}
 
 
 def list_modules() -> dict[str, ast.Module]:
@@ -271,7 +282,7 @@ def test_only_what_plans_and_joins_imports_kernels() -> None:
         if not name.startswith("kernels")
         and any(found.split(".")[0] == "kernels" for found in own_imports(name))
     }
-    assert users == {"__init__", "outputs", "pipeline", "plan", "shard"}
+    assert users == {"__init__", "outputs", "pieces", "pipeline", "plan", "shard"}
 
 
 def test_imports_have_no_cycle() -> None:

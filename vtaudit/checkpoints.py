@@ -14,6 +14,7 @@ import polars as pl
 from vtaudit.counts import SCHEMA
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.outputs import ShardResult
+from vtaudit.pieces import junction_from_json
 from vtaudit.store import PROGRESS, SPILL, clear, replace_text
 
 RUN_ID = "run_id"
@@ -73,6 +74,7 @@ def save_shard(work: Path, number: int, result: ShardResult) -> None:
         "unscored": result.unscored,
         "unused": result.unused,
         "has_discounts": result.has_discounts,
+        "junction": result.junction and result.junction.as_json(),
     }
     replace_text(_path(work, number), json.dumps(body))
 
@@ -89,6 +91,7 @@ def load_shard(work: Path, number: int) -> ShardResult | None:
         unscored=tuple((trajectory, step) for trajectory, step in body["unscored"]),
         unused=tuple((trajectory, step) for trajectory, step in body["unused"]),
         has_discounts=body["has_discounts"],
+        junction=junction_from_json(body["junction"]),
     )
 
 

@@ -23,6 +23,8 @@ from vtaudit.records import InputFile
 
 # a log of shorter runs is brought together by trajectory as a whole
 LEAST_ROWS_OF_A_RUN = 8
+# a window of more than this many times the rows that fit in memory is cut into pieces
+LONG = 2
 # so many runs a file may have however short they are
 FREE_RUNS = 1_000
 SURVEYED = ("trajectory_id", "unroll_id", "step", "valid", "value", *LINEAGE)
@@ -38,6 +40,9 @@ class Runs:
         edges: for each run that an uncontested one follows: `run`, and of the row that follows
             trajectory_id, step, value and the mapped lineage columns.
         trajectory_id: of each run  # [R]
+        height: rows from the start of each run to that of the next one  # [R] int64
+        chains: runs, in the order of their steps, of each window that is too long for memory and
+            must not be moved; it is cut into pieces.
     """
 
     file: NDArray[np.int64]
@@ -45,17 +50,17 @@ class Runs:
     is_moved: NDArray[np.bool_]
     edges: pl.DataFrame
     trajectory_id: pl.Series
-
-    def rows(self, files: Sequence[InputFile]) -> NDArray[np.int64]:
-        """Return the rows from the start of each run to that of the next one  # [R]."""
-        ends = np.array([file.rows or 0 for file in files], np.int64)[self.file]
-        is_same = self.file[1:] == self.file[:-1]
-        ends[:-1][is_same] = self.start[1:][is_same]
-        return ends - self.start
+    height: NDArray[np.int64]
+    chains: list[list[int]]
 
 
-def survey_runs(plan: Plan, tick: Callable[[int], None]) -> Runs | None:
+def survey_runs(plan: Plan, size: int, tick: Callable[[int], None]) -> Runs | None:
     """Return the runs of the log, None where they are too many to be worth a line each.
+
+    Args:
+        plan: of the run.
+        size: how many rows fit in memory at once.
+        tick: called with the number of rows after each file.
 
     Raises:
         UnreadableError: a file cannot be decoded.
@@ -73,7 +78,18 @@ def survey_runs(plan: Plan, tick: Callable[[int], None]) -> Runs | None:
                 tick(plan.files[place].rows or 0)
         finally:
             pool.shutdown(cancel_futures=True)
-    return _settle(pl.concat(found), stitched=plan.settings.windows == "stitched")
+    runs = pl.concat(found).sort("file", "start").with_row_index("run")
+    runs = runs.with_columns(pl.Series("height", _heights(runs, plan.files)))
+    return _settle(runs, size, stitched=plan.settings.windows == "stitched")
+
+
+def _heights(runs: pl.DataFrame, files: Sequence[InputFile]) -> NDArray[np.int64]:
+    """Return the rows from the start of each run to that of the next one of its file  # [R]."""
+    place, start = runs["file"].to_numpy(), runs["start"].to_numpy()
+    ends = np.array([file.rows or 0 for file in files], np.int64)[place]
+    is_same = place[1:] == place[:-1]
+    ends[:-1][is_same] = start[1:][is_same]
+    return np.asarray(ends - start)
 
 
 def _survey_file(plan: Plan, place: int) -> pl.DataFrame | None:
@@ -128,38 +144,76 @@ def _join_runs(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.filter(number.diff().fill_null(1) == 1).with_columns(ends["high"])
 
 
-def _settle(runs: pl.DataFrame, *, stitched: bool) -> Runs:
+def _settle(runs: pl.DataFrame, size: int, *, stitched: bool) -> Runs:
     """Say of each run whether its rows are moved, and what follows it."""
-    runs = runs.sort("file", "start").with_row_index("run")
     by_step = runs.sort("trajectory_id", "low", "run")
-    fresh = by_step["trajectory_id"].rle_id().diff().fill_null(1).to_numpy() != 0
-    low = by_step["low"].to_numpy()
-    reach = by_step.select(pl.col("high").cum_max().over("trajectory_id"))["high"].to_numpy()
-    starts = fresh.copy()
-    starts[1:] |= low[1:] > reach[:-1]
-    group = np.cumsum(starts) - 1
-    is_contested = np.bincount(group, minlength=1)[group] > 1
-    window = ["trajectory_id"] if stitched else ["trajectory_id", "unroll_id"]
-    is_contested |= by_step.select(pl.len().over(window) > 1).to_series().to_numpy()
-    torn = np.zeros(int(group.max(initial=-1)) + 2, np.bool_)
-    torn[group[is_contested]] = True
-    firsts = np.flatnonzero(starts)
-    # the group after each one, where its first row is the next step of the same trajectory
-    follows = np.zeros(len(firsts) + 1, np.bool_)
-    follows[:-2] = ~fresh[firsts[1:]] & (low[firsts[1:]] == reach[firsts[1:] - 1] + 1)
-    is_moved = torn[group] | (follows[group] & torn[group + 1])
     order = by_step["run"].to_numpy()
-    moved = np.empty(len(order), np.bool_)
-    moved[order] = is_moved
-    leads = np.flatnonzero(follows[:-1] & ~torn[1:])
-    edges = by_step[firsts[leads + 1]].with_columns(pl.Series("run", order[firsts[leads]]))
+    groups = _group(by_step)
+    window = ["trajectory_id"] if stitched else ["trajectory_id", "unroll_id"]
+    overlaps = np.bincount(groups.number, minlength=1)[groups.number] > 1
+    of_window = by_step.with_columns(pl.Series("overlaps", overlaps)).select(
+        pl.col("run").first().over(window).alias("window"),
+        pl.len().over(window).alias("runs"),
+        pl.col("height").sum().over(window),
+        pl.col("overlaps").any().over(window),
+    )
+    number, count = of_window["window"].to_numpy(), of_window["runs"].to_numpy()
+    height = of_window["height"].to_numpy()
+    is_long = (height > LONG * size) & (count <= 1 + height // (size // LONG + 1))
+    is_long &= ~of_window["overlaps"].to_numpy()
+    while True:
+        torn = np.zeros(len(groups.firsts) + 1, np.bool_)
+        torn[groups.number[overlaps | ((count > 1) & ~is_long)]] = True
+        leads_to_torn = groups.follows[groups.number] & torn[groups.number + 1]
+        broken = np.unique(number[is_long & leads_to_torn])
+        if not len(broken):
+            break
+        is_long &= ~np.isin(number, broken)
+    is_moved = np.empty(len(order), np.bool_)
+    is_moved[order] = torn[groups.number] | leads_to_torn
+    leads = np.flatnonzero(groups.follows[:-1] & ~torn[1:])
+    edges = by_step[groups.firsts[leads + 1]].with_columns(
+        pl.Series("run", order[groups.firsts[leads]])
+    )
     lineage = [name for name in LINEAGE if name in runs.columns]
+    chains: dict[int, list[int]] = {}
+    for place in np.flatnonzero(is_long):
+        chains.setdefault(int(number[place]), []).append(int(order[place]))
     return Runs(
         file=runs["file"].cast(pl.Int64).to_numpy(),
         start=runs["start"].to_numpy(),
-        is_moved=moved,
+        is_moved=is_moved,
         edges=edges.filter(pl.col("value").is_finite()).select(
             "run", "trajectory_id", "value", *lineage, step="low"
         ),
         trajectory_id=runs["trajectory_id"],
+        height=runs["height"].to_numpy(),
+        chains=list(chains.values()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Runs of one trajectory whose steps overlap, by the order of their steps; G groups.
+
+    Attributes:
+        number: of each run's group  # [R]
+        firsts: the first run of each group  # [G]
+        follows: whether the next group begins at the step after this one, then False  # [G + 1]
+    """
+
+    number: NDArray[np.int64]
+    firsts: NDArray[np.int64]
+    follows: NDArray[np.bool_]
+
+
+def _group(by_step: pl.DataFrame) -> _Groups:
+    fresh = by_step["trajectory_id"].rle_id().diff().fill_null(1).to_numpy() != 0
+    low = by_step["low"].to_numpy()
+    reach = by_step.select(pl.col("high").cum_max().over("trajectory_id"))["high"].to_numpy()
+    is_first = fresh.copy()
+    is_first[1:] |= low[1:] > reach[:-1]
+    firsts = np.flatnonzero(is_first)
+    follows = np.zeros(len(firsts) + 1, np.bool_)
+    follows[:-2] = ~fresh[firsts[1:]] & (low[firsts[1:]] == reach[firsts[1:] - 1] + 1)
+    return _Groups(np.cumsum(is_first) - 1, firsts, follows)

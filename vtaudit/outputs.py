@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from vtaudit.canonical import CARRIED
 from vtaudit.counts import RUN, SCHEMA, SCOPES, count_padding, count_verdicts, merge_counts
 from vtaudit.kernels import VTrace
 from vtaudit.ledger import number_deliveries
+from vtaudit.pieces import Junction, count_once
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
 from vtaudit.records import Verdicts
@@ -27,7 +28,7 @@ from vtaudit.results import (
     targets_schema,
 )
 from vtaudit.segments import NOT_CUT
-from vtaudit.shard import Shard, floats
+from vtaudit.shard import Received, Shard, floats, hand_on
 from vtaudit.store import write_table
 from vtaudit.units import Chunk
 
@@ -44,6 +45,7 @@ class ShardResult:
         surplus: scores without a row.
         unscored, unused: a few keys without score, and without row.
         has_discounts: whether a discount is neither 0 nor 1.
+        junction: of a piece of a window, what it hands on.
     """
 
     counts: pl.DataFrame
@@ -51,6 +53,7 @@ class ShardResult:
     unscored: tuple[Row, ...] = ()
     unused: tuple[Row, ...] = ()
     has_discounts: bool = False
+    junction: Junction | None = None
 
 
 def scope_names(plan: Plan) -> list[str]:
@@ -86,6 +89,17 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
         unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
     )
+
+
+def count_unit(plan: Plan, shard: Shard, received: Received) -> ShardResult:
+    """Return the counts of a judged shard, and of a piece what it hands on."""
+    result = count_shard(plan, shard)
+    if not received.is_piece:
+        return result
+    keyed = shard.rows.filter(pl.Series(shard.keys.key >= 0))
+    counts, seen = count_once(result.counts, keyed, scope_names(plan), received.after)
+    junction = replace(hand_on(plan, shard, received.after), seen=seen)
+    return replace(result, counts=counts, junction=junction)
 
 
 def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:

@@ -27,10 +27,11 @@ from vtaudit.outputs import (
     ShardResult,
     add_up,
     count_chunk,
-    count_shard,
+    count_unit,
     tabulate,
     write_shard,
 )
+from vtaudit.pieces import Junction
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import find_unreadable
 from vtaudit.reasons import Warn
@@ -138,18 +139,18 @@ def _count_rows(plan: Plan, tell: Progress, stage: str) -> Callable[[int], None]
 
 def _run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) -> list[ShardResult]:
     """Run the chunks, then the buckets, which wait for the rows of all chunks."""
-    chunks, total = range(len(log.chunks)), len(log.chunks) + len(log.buckets)
     results: list[ShardResult] = []
-
-    def run_all(run: Callable[..., ShardResult], numbers: range) -> None:
-        futures = [pool.submit(run, plan, log, k, work, clock) for k in numbers]
-        for future in futures:
-            results.append(future.result())
-            tell("computing shards", len(results), total)
-
+    total = len(log.chunks) + len(log.buckets)
     with ThreadPoolExecutor(plan.settings.threads) as pool:
+
+        def run_all(run: Callable[..., list[ShardResult]], tasks: Sequence[Any]) -> None:
+            futures = [pool.submit(run, plan, log, task, work, clock) for task in tasks]
+            for future in futures:
+                results.extend(future.result())
+                tell("computing shards", len(results), total)
+
         try:
-            run_all(_run_chunk, chunks)
+            run_all(_run_chunks, log.tasks)
             if log.plan.settings.gamma is None and any(each.has_discounts for each in results):
                 raise SettingsError(
                     "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
@@ -162,31 +163,52 @@ def _run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) -
     return results
 
 
-def _run_chunk(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> ShardResult:
-    done = load_shard(work, number)
-    if done is not None:
-        return done
+def _run_chunks(
+    plan: Plan, log: Log, numbers: Sequence[int], work: Path, clock: Clock
+) -> list[ShardResult]:
+    """Run one chunk, or the pieces of a long window, of which the last comes first."""
+    results: list[ShardResult] = []
+    is_piece = numbers in log.chains
+    for number in reversed(numbers):
+        done = load_shard(work, number)
+        if done is None:
+            after = results[-1].junction if results else None
+            done = _run_chunk(plan, log, number, work, clock, (is_piece, after))
+        results.append(done)
+    return results
+
+
+def _run_chunk(
+    plan: Plan,
+    log: Log,
+    number: int,
+    work: Path,
+    clock: Clock,
+    piece: tuple[bool, Junction | None],
+) -> ShardResult:
+    is_piece, after = piece
     with clock.stage("read"):
         chunk = log.read_chunk(number)
     result = count_chunk(plan, chunk)
     if number in log.parts:
-        received = Received(chunk.rows, edges=log.edges.get(number))
-        result = add_up([result, _run_shard(plan, log, number, received, work, clock)])
+        received = Received(chunk.rows, None, log.edges.get(number), is_piece, after)
+        shard_result = _run_shard(plan, log, number, received, work, clock)
+        result = replace(add_up([result, shard_result]), junction=shard_result.junction)
     if log.spill.is_on_disk:
         save_shard(work, number, result)
     return result
 
 
-def _run_bucket(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> ShardResult:
+def _run_bucket(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> list[ShardResult]:
     done = load_shard(work, number)
     if done is not None:
-        return done
+        return [done]
     with clock.stage("read"):
         rows = log.read_bucket(number)
         received = Received(rows, log.read_scores(number), log.edges.get(number))
     result = _run_shard(plan, log, number, received, work, clock)
     save_shard(work, number, result)
-    return result
+    return [result]
 
 
 def _run_shard(
@@ -196,7 +218,7 @@ def _run_shard(
     with clock.stage("write"):
         write_shard(plan, shard, work, number - log.parts.start)
     with clock.stage("count"):
-        return count_shard(plan, shard)
+        return count_unit(plan, shard, received)
 
 
 def _finish(

@@ -51,6 +51,7 @@ class Segments:
         source: index into reasons.BOOTSTRAP_SOURCES; 255 on rejected rows  # [N] uint8
         next_value: V(s_{t+1}) at boundaries, 0 elsewhere  # [N] float64
         giver: the row whose value is the bootstrap, -1 where it is no row's  # [N] int64
+        followed: rows whose segment goes on in another shard  # [N] bool
         missing: rows whose bootstrap is nowhere to be found  # [N] bool
         zero: truncated rows whose bootstrap is exactly 0  # [N] bool
         rows: the accepted rows in order  # [A] int64
@@ -61,6 +62,7 @@ class Segments:
     source: NDArray[np.uint8]
     next_value: NDArray[np.float64]
     giver: NDArray[np.int64]
+    followed: NDArray[np.bool_]
     missing: NDArray[np.bool_]
     zero: NDArray[np.bool_]
     rows: NDArray[np.int64]

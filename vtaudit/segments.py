@@ -38,6 +38,8 @@ class Stream:
         value: V(s_t)  # [N] float64
         bootstrap_value: logged V(s_{t+1}), NaN for none  # [N] float64
         value_outside: V of a successor in another shard, NaN for none  # [N] float64
+        followed: rows whose successor, in another shard, is accepted and in their window  # [N]
+        step_outside: the greatest step of the one window in another shard, -1 for none
     """
 
     key: Ints
@@ -55,6 +57,8 @@ class Stream:
     value: Floats
     bootstrap_value: Floats
     value_outside: Floats
+    followed: Bools
+    step_outside: int = -1
 
 
 def cut_segments(stream: Stream) -> Segments:
@@ -85,7 +89,10 @@ def cut_segments(stream: Stream) -> Segments:
         source[orphans], next_value[orphans], given_by[orphans] = found
         boundary[lost] = NOT_CUT
     kept = rows[~missing[rows]] if len(lost) else rows
-    is_end = boundary[kept] != BOUNDARY_CODE[Boundary.INTERIOR]
+    is_interior = boundary == BOUNDARY_CODE[Boundary.INTERIOR]
+    followed = stream.followed & is_interior
+    next_value[followed] = stream.value_outside[followed]
+    is_end = (~is_interior | followed)[kept]
     is_truncated = boundary == BOUNDARY_CODE[Boundary.TRUNCATED]
     return Segments(
         boundary=boundary,
@@ -93,6 +100,7 @@ def cut_segments(stream: Stream) -> Segments:
         next_value=next_value,
         giver=given_by,
         missing=missing,
+        followed=followed,
         zero=is_truncated & (source != NOT_CUT) & (next_value == 0),
         rows=kept,
         offsets=np.concatenate(([0], np.flatnonzero(is_end) + 1)),
@@ -141,12 +149,14 @@ def _first_giver(stream: Stream, rows: Ints) -> Ints:
 def _boundaries(stream: Stream, rows: Ints, successor: Ints) -> NDArray[np.uint8]:
     window = stream.window[rows]
     keyed = np.flatnonzero(stream.key >= 0)
-    last_step = np.full(int(stream.window.max(initial=-1)) + 1, -1, np.int64)
+    windows = int(stream.window.max(initial=-1)) + 1
+    last_step = np.full(windows, stream.step_outside, np.int64)
     np.maximum.at(last_step, stream.window[keyed], stream.step[stream.key[keyed]])
     codes = np.full(len(rows), BOUNDARY_CODE[Boundary.GAP], np.uint8)
     is_edge = stream.step[stream.key[rows]] == last_step[window]
     codes[is_edge] = BOUNDARY_CODE[Boundary.WINDOW_EDGE]
     is_interior = (successor >= 0) & (stream.window[successor] == window)
+    is_interior |= stream.followed[rows]
     codes[is_interior] = BOUNDARY_CODE[Boundary.INTERIOR]
     codes[stream.truncated[rows]] = BOUNDARY_CODE[Boundary.TRUNCATED]
     codes[stream.discount[rows] == 0] = BOUNDARY_CODE[Boundary.ZERO_DISCOUNT]

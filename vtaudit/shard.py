@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vtaudit.canonical import PAYLOAD, PRESENT
 from vtaudit.clock import Clock
 from vtaudit.joining import join_scores
-from vtaudit.kernels import Thresholds, VTrace, vtrace_packed
-from vtaudit.labels import code_values
+from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
+from vtaudit.labels import code_values, decode_text
 from vtaudit.ledger import (
     Keys,
     combine_codes,
@@ -23,6 +23,7 @@ from vtaudit.ledger import (
     number_windows,
 )
 from vtaudit.ordering import mark_ends, number_steps, sort_rows
+from vtaudit.pieces import Junction, carry_into, follow
 from vtaudit.plan import Plan, lineage_columns
 from vtaudit.reasons import Reason, Warn
 from vtaudit.records import Segments
@@ -31,6 +32,13 @@ from vtaudit.validation import judge_rows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+# a row with one of these gives no value to the row before it
+WITHHELD = (
+    Reason.KEY_MISSING.bit
+    | Reason.KEY_CONFLICT.bit
+    | Reason.VALUE_NOT_FINITE.bit
+    | Reason.WINDOW_MALFORMED.bit
+)
 # of a kernel, those that targets hold without --weights
 PLAIN_OUTPUTS = ("value_target", "advantage", "log_ratio", "next_value", "trace_length")
 
@@ -43,11 +51,15 @@ class Received:
         rows: canonical and carried columns, source_file, file and row.
         scores: of their keys; None where none were given.
         edges: keys, lineage and values of rows in other shards that follow some of these.
+        is_piece: whether they are a piece of one window.
+        after: of a piece, the first row of the next piece; None in the last one.
     """
 
     rows: pl.DataFrame
     scores: pl.DataFrame | None = None
     edges: pl.DataFrame | None = None
+    is_piece: bool = False
+    after: Junction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +90,7 @@ class Shard:
         results: targets of the rows `segments.rows`, the ones not finite included; None without.
         unscored: keys of rows without a score.
         unused: keys of scores without a row.
+        carries: of a piece, what follows each segment and what the row before it needs.
     """
 
     rows: pl.DataFrame
@@ -90,6 +103,7 @@ class Shard:
     results: VTrace | None
     unscored: pl.DataFrame
     unused: pl.DataFrame
+    carries: tuple[Carry, Carry] | None = None
 
 
 def judge_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
@@ -98,7 +112,9 @@ def judge_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     if not plan.settings.targets:
         return shard
     with clock.stage("compute"):
-        results = compute_targets(plan, shard, shard.segments.offsets, shard.segments.rows)
+        results = compute_targets(
+            plan, shard, shard.segments.offsets, shard.segments.rows, carries=shard.carries
+        )
         note_not_finite(shard, results, plan.settings.dtype)
     return replace(shard, results=results)
 
@@ -122,9 +138,12 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         keys = _judge(plan, rows, found)
     with clock.stage("cut"):
         discount = _gamma(plan, rows)
-        outside = find_outside(rows, keys, received.edges, lineage_columns(plan.shape))
         window = number_windows(rows, keys, stitched=False)
-        segments = _cut(plan, rows, keys, window, discount, found, outside)
+        stream = _stream(plan, rows, keys, window, discount, found)
+        stream = _look_outside(plan, rows, keys, received, stream)
+        segments = cut_segments(stream)
+        found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
+        found.add(Warn.BOOTSTRAP_ZERO, segments.zero)
     return Shard(
         rows=rows,
         found=found,
@@ -136,6 +155,36 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         results=None,
         unscored=rows.select("trajectory_id", "step").filter(pl.Series(unscored)),
         unused=unused,
+        carries=_carries(segments, received) if received.is_piece else None,
+    )
+
+
+def _carries(segments: Segments, received: Received) -> tuple[Carry, Carry]:
+    followed = segments.followed[segments.rows[segments.offsets[1:] - 1]]
+    return carry_into(followed, received.after), carry_into(np.zeros_like(followed), None)
+
+
+def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
+    """Return the first row of a judged piece, for the piece before it.
+
+    Args:
+        plan: of the run.
+        shard: the piece.
+        after: the first row of the piece after it.
+    """
+    if not len(shard.keys.starts):
+        return after or Junction(None)
+    first, rows = int(shard.keys.starts[0]), shard.segments.rows
+    names = ["trajectory_id", "step", "value", *lineage_columns(plan.shape)]
+    names = [name for name in names if name in shard.rows.columns]
+    carry = None if shard.carries is None else shard.carries[1]
+    is_accepted = bool(len(rows)) and int(rows[0]) == first and carry is not None
+    return Junction(
+        row=decode_text(shard.rows[first : first + 1].select(names)).row(0, named=True),
+        is_accepted=is_accepted,
+        gives_value=not int(shard.found.reasons[first]) & WITHHELD and "value" in names,
+        delta_sum=float(carry.delta_sum[0]) if is_accepted and carry is not None else 0.0,
+        trace_length=float(carry.trace_length[0]) if is_accepted and carry is not None else 0.0,
     )
 
 
@@ -145,6 +194,7 @@ def compute_targets(
     offsets: NDArray[np.int64],
     taken: NDArray[np.int64],
     dtype: str | None = None,
+    carries: tuple[Carry, Carry] | None = None,
 ) -> VTrace:
     """Return the targets of whole segments of a shard.
 
@@ -154,7 +204,9 @@ def compute_targets(
         offsets: where each segment begins in `taken`, and its length at the end  # [S + 1]
         taken: the segments' rows  # [A]
         dtype: of the results; the run's own by default.
+        carries: `carry` and `first_carry` of the segments; by default no segment is followed.
     """
+    carry, first_carry = carries or (None, None)
     settings, rows = plan.settings, shard.rows
     return vtrace_packed(
         shard.log_ratio[taken],
@@ -170,6 +222,8 @@ def compute_targets(
         dtype=dtype or settings.dtype,
         device=settings.device,
         outputs=None if dtype or settings.weights else PLAIN_OUTPUTS,
+        carry=carry,
+        first_carry=first_carry,
     )
 
 
@@ -205,26 +259,19 @@ def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
     return keys
 
 
-def _cut(
+def _stream(
     plan: Plan,
     rows: pl.DataFrame,
     keys: Keys,
     window: NDArray[np.int64],
     discount: Floats,
     found: Findings,
-    outside: Floats,
-) -> Segments:
-    """Cut the accepted rows into segments, and note what the boundaries find."""
+) -> Stream:
+    """Return what cutting needs of the rows."""
     lineage = [code_values(rows[name]) for name in lineage_columns(plan.shape)]
     if plan.settings.windows == "stitched":
         window = number_windows(rows, keys, stitched=True)
-    withheld = np.uint64(
-        Reason.KEY_MISSING.bit
-        | Reason.KEY_CONFLICT.bit
-        | Reason.VALUE_NOT_FINITE.bit
-        | Reason.WINDOW_MALFORMED.bit
-    )
-    stream = Stream(
+    return Stream(
         key=keys.key,
         starts=keys.starts,
         counts=keys.counts,
@@ -233,18 +280,29 @@ def _cut(
         window=window,
         lineage=combine_codes(np.zeros(rows.height, np.int64), *lineage),
         accepted=(found.reasons == 0) & plan.settings.targets,
-        gives_value=(found.reasons & withheld) == 0,
+        gives_value=(found.reasons & np.uint64(WITHHELD)) == 0,
         terminated=rows["terminated"].eq_missing(1).to_numpy(),
         truncated=rows["truncated"].eq_missing(1).to_numpy(),
         discount=discount,
         value=floats(rows, "value"),
         bootstrap_value=floats(rows, "bootstrap_value"),
-        value_outside=outside,
+        value_outside=np.full(rows.height, np.nan),
+        followed=np.zeros(rows.height, np.bool_),
     )
-    segments = cut_segments(stream)
-    found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
-    found.add(Warn.BOOTSTRAP_ZERO, segments.zero)
-    return segments
+
+
+def _look_outside(
+    plan: Plan, rows: pl.DataFrame, keys: Keys, received: Received, stream: Stream
+) -> Stream:
+    """Return the stream with what follows some of its rows in other shards."""
+    lineage = lineage_columns(plan.shape)
+    edges, after = follow(received.after, received.edges), received.after
+    stream = replace(stream, value_outside=find_outside(rows, keys, edges, lineage))
+    if after is None or after.row is None:
+        return stream
+    found = find_outside(rows, keys, follow(after, None), lineage)
+    followed = np.isfinite(found) & after.is_accepted
+    return replace(stream, followed=followed, step_outside=after.row["step"])
 
 
 def floats(rows: pl.DataFrame, name: str) -> Floats:

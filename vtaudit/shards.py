@@ -18,8 +18,8 @@ from vtaudit.errors import InputError
 from vtaudit.labels import code_dictionary, concat_coded
 from vtaudit.store import sync
 
-MAX_BUCKETS = 64
-SHARD_ROWS = 500_000
+MAX_BUCKETS = 4_096
+SHARD_ROWS = 262_144
 SHARD_BYTES = 128 << 20
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,7 @@ class Log:
             "buckets" where all rows are brought together by trajectory.
         why: the reason for it.
         chunks: ranges of the files; each is read once, and its moved rows go to the spill.
+        chains: chunks that are the pieces of a long window, in the order of their steps.
         moved: starts of runs, and whether their rows are moved, by file; None where all are.
         edges: what follows the runs of a unit elsewhere, by the number of the unit.
         spill, scores: rows and scores that wait in buckets.
@@ -56,6 +57,7 @@ class Log:
     layout: str
     why: str
     chunks: tuple[tuple[Range, ...], ...]
+    chains: tuple[tuple[int, ...], ...]
     moved: dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] | None
     edges: dict[int, pl.DataFrame]
     spill: Spill
@@ -66,6 +68,13 @@ class Log:
         """The numbers of the units that are buckets."""
         first = len(self.chunks)
         return range(first, first + self.spill.buckets)
+
+    @property
+    def tasks(self) -> list[tuple[int, ...]]:
+        """The numbers of the chunks, those of one chain together; each number once."""
+        chained = {number for chain in self.chains for number in chain}
+        alone = [(number,) for number in range(len(self.chunks)) if number not in chained]
+        return [*self.chains, *alone]
 
     @property
     def parts(self) -> range:
@@ -137,13 +146,12 @@ def open_log(plan: Plan, folder: Path, tick: Callable[[int], None]) -> Log:
     rows = sum(file.rows or 0 for file in plan.readable)
     row_bytes = _row_bytes(plan)
     why = _why_not_surveyed(plan, count_buckets(rows, int(rows * row_bytes)))
-    runs = None if why else survey_runs(plan, tick)
     size = max(min(shards.SHARD_ROWS, int(shards.SHARD_BYTES / max(row_bytes, 1.0))), 1)
-    chunks = _cut_chunks(plan, runs, size)
+    runs = None if why else survey_runs(plan, size, tick)
+    chunks, chains = _cut_chunks(plan, runs, size)
     moved, edges, buckets = None, {}, count_buckets(rows, int(rows * row_bytes))
     if runs is not None:
-        heights = runs.rows(plan.files)
-        count = int(heights[runs.is_moved].sum())
+        count = int(runs.height[runs.is_moved].sum())
         buckets = count_buckets(count, int(count * row_bytes)) if count else 0
         moved = _by_file(plan, runs)
         edges = _edges_by_unit(runs, chunks, buckets)
@@ -155,6 +163,7 @@ def open_log(plan: Plan, folder: Path, tick: Callable[[int], None]) -> Log:
         layout=BUCKETS if runs is None else WINDOWS,
         why=why or ("runs are short or interleaved" if runs is None else "windows lie together"),
         chunks=chunks,
+        chains=chains,
         moved=moved,
         edges=edges,
         spill=Spill(folder / "rows", buckets, on_disk),
@@ -180,45 +189,83 @@ def _row_bytes(plan: Plan) -> float:
     return found
 
 
-def _cut_chunks(plan: Plan, runs: Runs | None, size: int) -> tuple[tuple[Range, ...], ...]:
-    """Return ranges of about `size` rows that end where runs do, small files put together."""
+def _cut_chunks(
+    plan: Plan, runs: Runs | None, size: int
+) -> tuple[tuple[tuple[Range, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return chunks of about `size` rows that end where runs do, and which of them are chains.
+
+    Small files are put together; a piece of a long window stands alone.
+    """
     chunks: list[tuple[Range, ...]] = []
     waiting: list[Range] = []
+    pieces: dict[int, list[int]] = {}
     for place, file in enumerate(plan.files):
         if file.error is not None:
             continue
-        starts = np.zeros(0, np.int64) if runs is None else runs.start[runs.file == place]
-        for each in _cut_file(place, file.group_rows, starts, size, is_free=runs is None):
-            if waiting and _height(waiting) + each.stop - each.start > size:
-                chunks.append(tuple(waiting))
-                waiting = []
-            waiting.append(each)
-    first = next(place for place, file in enumerate(plan.files) if file.error is None)
-    return (*chunks, tuple(waiting) or (Range(first, 0, 0),))
+        ends = np.cumsum(file.group_rows, dtype=np.int64)
+        for start, stop, run in _stretches(runs, place, file.rows or 0):
+            if run is not None:
+                cuts = np.linspace(start, stop, -(-(stop - start) // size) + 1).astype(np.int64)
+                for low, high in itertools.pairwise(cuts.tolist()):
+                    pieces.setdefault(run, []).append(len(chunks))
+                    chunks.append((Range(place, low, high),))
+                continue
+            for each in _cut_stretch(place, (start, stop), ends, runs, size):
+                if waiting and _height(waiting) + each.stop - each.start > size:
+                    chunks.append(tuple(waiting))
+                    waiting = []
+                waiting.append(each)
+    if waiting or not chunks:
+        first = next(place for place, file in enumerate(plan.files) if file.error is None)
+        chunks.append(tuple(waiting) or (Range(first, 0, 0),))
+    chains = [] if runs is None else runs.chains
+    return tuple(chunks), tuple(
+        tuple(number for run in chain for number in pieces[run]) for chain in chains
+    )
+
+
+def _stretches(runs: Runs | None, place: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
+    """Yield the stretches of a file: those of long windows with their run, and what is between."""
+    start = 0
+    chained = [] if runs is None else sorted(run for chain in runs.chains for run in chain)
+    for run in chained:
+        assert runs is not None
+        if runs.file[run] != place:
+            continue
+        low = int(runs.start[run])
+        if start < low:
+            yield start, low, None
+        start = low + int(runs.height[run])
+        yield low, start, run
+    if start < rows:
+        yield start, rows, None
 
 
 def _height(ranges: Sequence[Range]) -> int:
     return sum(each.stop - each.start for each in ranges)
 
 
-def _cut_file(
-    place: int, group_rows: Sequence[int], starts: NDArray[np.int64], size: int, *, is_free: bool
-) -> list[Range]:
-    """Cut a file into even ranges, near the ends of row groups and at the starts of runs."""
-    ends = np.cumsum(group_rows, dtype=np.int64)
-    rows = int(ends[-1]) if len(ends) else 0
-    found, start = [], 0
-    while start < rows:
-        height = (rows - start) // -(-(rows - start) // size)
+def _cut_stretch(
+    place: int,
+    stretch: tuple[int, int],
+    ends: NDArray[np.int64],
+    runs: Runs | None,
+    size: int,
+) -> Iterator[Range]:
+    """Cut a stretch into even ranges, near the ends of row groups and at the starts of runs."""
+    start, last = stretch
+    starts = None if runs is None else runs.start[runs.file == place]
+    while start < last:
+        height = (last - start) // -(-(last - start) // size)
         goal = start + height
         near = ends[np.abs(ends - goal) <= height // 4]
         stop = int(near[np.argmin(np.abs(near - goal))]) if len(near) else goal
-        if not is_free:
+        if starts is not None:
             after = np.searchsorted(starts, stop)
-            stop = int(starts[after]) if after < len(starts) else rows
-        found.append(Range(place, start, stop))
+            stop = int(starts[after]) if after < len(starts) else last
+        stop = min(stop, last)
+        yield Range(place, start, stop)
         start = stop
-    return found
 
 
 def _by_file(plan: Plan, runs: Runs) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
@@ -233,10 +280,10 @@ def _edges_by_unit(
     runs: Runs, chunks: Sequence[Sequence[Range]], buckets: int
 ) -> dict[int, pl.DataFrame]:
     """Return what follows the runs of each unit."""
-    ranges = [(each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk]
+    ranges = sorted((each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk)
     place, start, number = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
     run = runs.edges["run"].to_numpy()
-    key = runs.file[run] * (1 << 40) + runs.start[run]
+    key = runs.file[run] * (1 << 40) + runs.start[run] + runs.height[run] - 1
     unit = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
     is_moved = runs.is_moved[run]
     if is_moved.any():

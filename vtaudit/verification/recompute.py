@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from vtaudit.outputs import (
     add_up,
     build_parts,
     count_chunk,
-    count_shard,
+    count_unit,
     tabulate,
 )
+from vtaudit.pieces import Junction
 from vtaudit.plan import Plan
 from vtaudit.shard import Received, Shard, cut_shard
-from vtaudit.units import Log, open_log
+from vtaudit.units import open_log
 from vtaudit.verification.comparison import Verification, compare_part, read_table
 from vtaudit.verification.replay import compute_exactly, take_segments
 
@@ -41,43 +43,60 @@ def recompute(
         sample: numbers of the segments whose targets are compared, ascending; None for all.
         found: where the findings go.
     """
-    segments = taken = 0
-    rows = {"targets": 0, "rejects": 0}
-    counts: list[ShardResult] = []
+    check = _Recheck(run, plan, sample, found)
     with tempfile.TemporaryDirectory(prefix="vtaudit-verify-") as spill:
         log = open_log(plan, Path(spill), lambda rows: None)
-        for number, received in _receive(log, counts):
-            shard = cut_shard(plan, received, Clock())
-            first, segments = segments, segments + len(shard.segments.offsets) - 1
-            if sample is not None:
-                inside = (sample >= first) & (sample < segments)
-                shard = take_segments(shard, sample[inside] - first)
-            taken += len(shard.segments.offsets) - 1
-            shard = compute_exactly(plan, shard)
-            counts.append(count_shard(plan, shard))
-            for table, count in _compare_shard(run, number, plan, shard, sample, found).items():
-                rows[table] += count
+        for task in log.tasks:
+            after = None
+            for number in reversed(task):
+                chunk = log.read_chunk(number)
+                check.counts.append(count_chunk(plan, chunk))
+                if number in log.parts:
+                    edges, is_piece = log.edges.get(number), task in log.chains
+                    received = Received(chunk.rows, None, edges, is_piece, after)
+                    after = check.judge(number - log.parts.start, received)
+        for number in log.buckets:
+            rows, scores = log.read_bucket(number), log.read_scores(number)
+            received = Received(rows, scores, log.edges.get(number))
+            check.judge(number - log.parts.start, received)
     found.compared += [
-        f"{rows['targets']:,} rows of targets, {taken:,} of {segments:,} segments: with the "
-        "float64 reference on the logs",
-        f"{rows['rejects']:,} rows of rejects: with the rules on the logs",
+        f"{check.rows['targets']:,} rows of targets, {check.taken:,} of {check.segments:,} "
+        "segments: with the float64 reference on the logs",
+        f"{check.rows['rejects']:,} rows of rejects: with the rules on the logs",
     ]
     if sample is None:
-        _compare_counts(run, run_id, tabulate(plan, add_up(counts)), found)
+        _compare_counts(run, run_id, tabulate(plan, add_up(check.counts)), found)
     else:
         found.skipped.append("counts against the logs: only a sample of the segments was computed")
 
 
-def _receive(log: Log, counts: list[ShardResult]) -> Iterator[tuple[int, Received]]:
-    """Yield the number of each part of the run with its rows; counts of padding go to `counts`."""
-    for number in range(len(log.chunks)):
-        chunk = log.read_chunk(number)
-        counts.append(count_chunk(log.plan, chunk))
-        if number in log.parts:
-            yield number - log.parts.start, Received(chunk.rows, edges=log.edges.get(number))
-    for number in log.buckets:
-        received = Received(log.read_bucket(number), log.read_scores(number), log.edges.get(number))
-        yield number - log.parts.start, received
+@dataclass(slots=True)
+class _Recheck:
+    """The units of a log as they are judged again, and what was compared so far."""
+
+    run: Path
+    plan: Plan
+    sample: NDArray[np.int64] | None
+    found: Verification
+    segments: int = 0
+    taken: int = 0
+    rows: Counter[str] = field(default_factory=Counter)
+    counts: list[ShardResult] = field(default_factory=list)
+
+    def judge(self, part: int, received: Received) -> Junction | None:
+        """Compare one part of the run; return what a piece hands on, whose segments all count."""
+        shard = cut_shard(self.plan, received, Clock())
+        first, count = self.segments, len(shard.segments.offsets) - 1
+        self.segments += count
+        if self.sample is not None and not received.is_piece:
+            inside = (self.sample >= first) & (self.sample < self.segments)
+            shard = take_segments(shard, self.sample[inside] - first)
+        self.taken += len(shard.segments.offsets) - 1
+        shard = compute_exactly(self.plan, shard)
+        result = count_unit(self.plan, shard, received)
+        self.counts.append(result)
+        self.rows.update(_compare_shard(self.run, part, self.plan, shard, self.sample, self.found))
+        return result.junction
 
 
 def _compare_shard(

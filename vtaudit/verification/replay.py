@@ -85,6 +85,8 @@ def compute_exactly(plan: Plan, shard: Shard) -> Shard:
     if not plan.settings.targets:
         return shard
     segments = shard.segments
-    results = compute_targets(plan, shard, segments.offsets, segments.rows, "float64")
+    results = compute_targets(
+        plan, shard, segments.offsets, segments.rows, "float64", shard.carries
+    )
     note_not_finite(shard, results, plan.settings.dtype)
     return replace(shard, results=results)
