@@ -182,6 +182,7 @@ CONFINED = {
     # kernels.backends asks Triton whether it interprets
     "triton": {
         "kernels.backends",
+        "kernels.programs",
         "kernels.stream",
         "kernels.triton_pairs",
         "kernels.triton_rows",

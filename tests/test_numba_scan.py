@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +72,16 @@ def test_numba_equals_reference_for_each_dtype(given, out):
     assert_close(scan(rows, dtype=out), expected)
     mixed = (rows[0], rows[1].astype(np.float64), *rows[2:])
     assert_close(scan(mixed, dtype=out), vtrace_packed(*mixed, backend="reference", dtype=out))
+
+
+def test_exp_is_within_two_ulp_and_exact_at_its_ends():
+    numbers = np.concatenate([np.linspace(-745, 709.7, 20_001), np.linspace(-3, 3, 20_001)])
+    found = np.array([numba_scan.exp(x) for x in numbers])
+    expected = np.array([math.exp(x) for x in numbers])
+    assert (np.abs(found - expected) <= 2 * np.spacing(expected)).all()
+    ends = [0.0, -0.0, -math.inf, -746.0, math.inf, 710.0]
+    assert [numba_scan.exp(x) for x in ends] == [1.0, 1.0, 0.0, 0.0, math.inf, math.inf]
+    assert math.isnan(numba_scan.exp(math.nan))
 
 
 @pytest.mark.parametrize("log_ratio", [200.0, -200.0, 1000.0, -1000.0])

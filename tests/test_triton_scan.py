@@ -59,54 +59,11 @@ def specify(rows, thresholds=THRESHOLDS["ones"], dtype="float64"):
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("length", LENGTHS)
-def test_triton_equals_numba(length, device):
-    rows = make_rows([length], seed=length)
-    assert_close(scan(rows, device), specify(rows))
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("name", THRESHOLDS)
-def test_triton_equals_numba_for_each_threshold(name, device):
-    rows = make_rows([70, 5], seed=1)
-    assert_close(scan(rows, device, THRESHOLDS[name]), specify(rows, THRESHOLDS[name]))
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    "lengths",
-    [[], [0, 0], [300, *[1, 2, 3] * 20], [0, 7, 0, 0, 65, 0], [8, 9, 32, 33]],
-    ids=["no_segment", "empty", "huge_and_tiny", "empty_among_others", "edges_of_the_rule"],
-)
-def test_triton_equals_numba_for_ragged_segments(lengths, device):
-    rows = make_rows(lengths)
-    assert_close(scan(rows, device), specify(rows))
-
-
-@pytest.mark.usefixtures("poisoned")
 def test_triton_equals_numba_with_the_real_blocks(device, monkeypatch):
     monkeypatch.setattr(triton_scan, "BLOCK_TIMES", BLOCK_TIMES)
     monkeypatch.setattr(triton_scan, "BLOCK_ROWS", BLOCK_ROWS)
     rows = make_rows([time + more for time in BLOCK_TIMES for more in (-1, 0, 1)])
     assert_close(scan(rows, device), specify(rows))
-
-
-@pytest.mark.parametrize("out", ["float32", "float64"])
-@pytest.mark.parametrize("given", [np.float32, np.float64])
-def test_triton_equals_numba_for_each_dtype(given, out, device):
-    rows = make_rows([50], given)
-    found = scan(rows, device, dtype=out)
-    assert {column.dtype.name for column in found} == {out}
-    assert_close(found, vtrace_packed(*rows, backend="numba", dtype=out))
-
-
-@pytest.mark.parametrize("log_ratio", [200.0, -200.0, 1000.0, -1000.0])
-def test_triton_equals_numba_for_extreme_ratios(log_ratio, device):
-    rows = make_rows([40])
-    rows[0][::3] = log_ratio
-    for name in ("apart", "open"):
-        expected = specify(rows, THRESHOLDS[name], "float32")
-        assert_close(scan(rows, device, THRESHOLDS[name]), expected)
 
 
 def test_overflowing_gates_leave_the_same_rows_finite(device):
@@ -120,18 +77,6 @@ def test_overflowing_gates_leave_the_same_rows_finite(device):
         finite = np.isfinite(getattr(expected, name))
         assert (np.isfinite(getattr(found, name)) == finite).all(), name
     assert np.isfinite(found.value_target[50:]).all()
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("column", [0, 1, 2, 4], ids=["log_ratio", "value", "reward", "bootstrap"])
-def test_poisoned_segment_leaves_the_others_untouched(column, poison, device):
-    rows = make_rows([20, 6, 5, 7, 8, 40], zero_discounts=False)
-    before = scan(rows, device)
-    rows[column][2 if column == 4 else slice(26, 31)] = poison
-    after = scan(rows, device)
-    assert_same_bits(after, before, slice(0, 26))
-    assert_same_bits(after, before, slice(31, 86))
-    assert_close(after, specify(rows))
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])

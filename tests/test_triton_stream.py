@@ -79,31 +79,6 @@ def specify(rows, thresholds=THRESHOLDS["ones"], dtype="float64"):
     return vtrace_packed(*rounded, thresholds=thresholds, backend="numba", dtype=dtype)
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("length", [1, 3, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 7 * CHUNK + 5])
-def test_stream_equals_numba(length, kind, device):
-    rows = make_rows([length], seed=length)
-    assert_close(scan(rows, device), specify(rows))
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("name", THRESHOLDS)
-def test_stream_equals_numba_for_each_threshold(name, kind, device):
-    rows = make_rows([2 * CHUNK, 5], seed=1)
-    assert_close(scan(rows, device, THRESHOLDS[name]), specify(rows, THRESHOLDS[name]))
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    "lengths",
-    [[], [0, 0], [3 * CHUNK, *[1, 2, 3] * 20], [0, 7, 0, 0, CHUNK + 1, 0], [CHUNK] * 4],
-    ids=["no_segment", "empty", "huge_and_tiny", "empty_among_others", "chunks"],
-)
-def test_stream_equals_numba_for_ragged_segments(lengths, kind, device):
-    rows = make_rows(lengths)
-    assert_close(scan(rows, device), specify(rows))
-
-
 @pytest.mark.parametrize("length", [TREE_ROWS - 1, TREE_ROWS + 1, 2 * TREE_ROWS + CHUNK])
 def test_trees_pass_undamped_traces_from_group_to_group(length, device, monkeypatch):
     use_carry(monkeypatch, "tree")
@@ -115,38 +90,6 @@ def test_trees_pass_undamped_traces_from_group_to_group(length, device, monkeypa
     # values telescope: each target is the sum of the rewards to come, and the bootstrap
     expected = 0.5 + 2.0**-10 * np.arange(length, 0, -1)
     np.testing.assert_allclose(found.value_target, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("out", ["float32", "float64"])
-@pytest.mark.parametrize("given", [np.float32, np.float64])
-def test_stream_equals_numba_for_each_dtype(given, out, device):
-    rows = make_rows([2 * CHUNK], given)
-    found = scan(rows, device, dtype=out)
-    assert {column.dtype.name for column in found} == {out}
-    assert_close(found, vtrace_packed(*rows, backend="numba", dtype=out))
-
-
-@pytest.mark.parametrize("log_ratio", [200.0, -200.0, 1000.0, -1000.0])
-def test_stream_equals_numba_for_extreme_ratios(log_ratio, device):
-    rows = make_rows([40])
-    rows[0][::3] = log_ratio
-    for name in ("apart", "open"):
-        expected = specify(rows, THRESHOLDS[name], "float32")
-        assert_close(scan(rows, device, THRESHOLDS[name]), expected)
-
-
-@pytest.mark.parametrize("poison", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("column", [0, 1, 2, 4], ids=["log_ratio", "value", "reward", "bootstrap"])
-def test_poisoned_segment_leaves_the_others_untouched(column, poison, device, monkeypatch):
-    use_carry(monkeypatch, "tree")
-    rows = make_rows([CHUNK // 2, CHUNK, 3 * CHUNK], zero_discounts=False)
-    start, stop = rows[5][1:3]
-    before = scan(rows, device)
-    rows[column][1 if column == 4 else slice(start, stop)] = poison
-    after = scan(rows, device)
-    assert_same_bits(after, before, slice(0, start))
-    assert_same_bits(after, before, slice(stop, None))
-    assert_close(after, specify(rows))
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])

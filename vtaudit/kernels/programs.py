@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from triton.runtime import driver
 
 ALIGNMENT_BYTES = 16
 
@@ -23,10 +24,12 @@ class Look(NamedTuple):
     """What launches need to know of their tensors.
 
     Attributes:
+        device: where they are.
         key: on what it depends which compiled kernel fits; None where memory is not aligned.
         places: their addresses.
     """
 
+    device: int
     key: Any
     places: list[int | None]
 
@@ -38,8 +41,8 @@ def look_at(tensors: Tensors, device: int) -> Look:
     for place in places:
         bits |= place or 0
     if bits % ALIGNMENT_BYTES:
-        return Look(None, places)
-    return Look((device, *[None if t is None else t.dtype for t in tensors]), places)
+        return Look(device, None, places)
+    return Look(device, (device, *[None if t is None else t.dtype for t in tensors]), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class Program:
         """Launch the kernel on the current device, where the tensors are."""
         launch = self.known.get(look.key)
         if launch is not None:
-            launch(*look.places, *numbers)
+            launch(*look.places, *numbers, stream=driver.active.get_current_stream(look.device))
             return
         compiled = self.kernel[self.grid](*tensors, *numbers, **self.options)
         if compiled is not None and look.key is not None:  # the interpreter compiles nothing
@@ -74,4 +77,4 @@ class Program:
         names = self.kernel.arg_names
         constants = [self.options[name] for name in names if name in self.options]
         launch = compiled[self.grid]
-        return lambda *arguments: launch(*arguments, *constants)
+        return lambda *arguments, stream: launch(*arguments, *constants, stream=stream)

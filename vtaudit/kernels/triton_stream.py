@@ -273,7 +273,7 @@ def _look_ahead(
     a, b = tl.full([], 0, COMPUTE), tl.full([], 1, COMPUTE)
     n, g = tl.full([], 0, COMPUTE), tl.full([], 1, COMPUTE)
     while ((b != 0) | (g != 0)) & (chunk * (4 * M) < row_count):
-        _, pairs, _ = load_chunk(inputs, cuts, factors, chunk, row_count, how)
+        pairs = load_chunk(inputs, cuts, factors, chunk, row_count, how)[1]
         later = take_last(compose(pairs[0], pairs[1], M, how[4]), M)
         a, b = append(later[0], later[1], a, b)
         if HAS_TRACE:
