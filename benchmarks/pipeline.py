@@ -139,7 +139,7 @@ def report(bench: Bench, jobs: list[Job], options: argparse.Namespace) -> str:
     parts = [describe(bench, jobs, options.repeats)]
     parts.append(cost_table(rounds, {name: spec.rows for name, spec in bench.logs.items()}))
     if compared:
-        parts.append(f"value_target is that of the {BY_HAND} in {compared:,} rows compared.")
+        parts.append(f"Targets are those of the {BY_HAND} in {compared:,} rows compared.")
     else:
         why = "--skip-user-code" if options.skip_user_code else f"over {BY_HAND_MAX_ROWS:,} rows"
         parts.append(f"{BY_HAND}: left out ({why}).")

@@ -8,8 +8,13 @@ import duckdb
 from pipeline_jobs import BenchmarkError
 
 TOLERANCE = 1e-5
-# a kept copy of a conflict changes its neighbors too, so such trajectories are left out; in DuckDB
-# NaN <= NaN holds, so the bound must be finite
+TARGETS = ("value_target", "advantage")
+# in DuckDB NaN <= NaN holds, so the bound must be finite
+CLOSE = (
+    "isfinite(found.{0}) AND "
+    f"abs(found.{{0}} - expected.{{0}}) <= {TOLERANCE} * greatest(1, abs(found.{{0}}))"
+)
+# a kept copy of a conflict changes its neighbors too, so such trajectories are left out
 COMPARISON = f"""
     WITH torn AS (
         SELECT DISTINCT trajectory_id FROM rejects WHERE list_contains(reasons, 'key_conflict')),
@@ -17,8 +22,7 @@ COMPARISON = f"""
     expected AS (SELECT * FROM by_hand WHERE trajectory_id NOT IN (FROM torn)),
     compared AS (
         SELECT found.step IS NOT NULL AND expected.step IS NOT NULL AS in_both,
-            isfinite(found.value_target) AND abs(found.value_target - expected.value_target)
-                <= {TOLERANCE} * greatest(1, abs(found.value_target)) AS is_close
+            {" AND ".join(CLOSE.format(name) for name in TARGETS)} AS is_close
         FROM found FULL JOIN expected USING (trajectory_id, step))
     SELECT (SELECT count(*) FROM found), (SELECT count(*) FROM expected),
         count(*) FILTER (in_both), count(*) FILTER (in_both AND is_close)
@@ -55,14 +59,14 @@ def compare_targets(run: Path, by_hand: Path) -> int:
     """Return the rows compared: those of all trajectories without a conflict.
 
     Raises:
-        BenchmarkError: the two do not hold the same keys, or value_target differs.
+        BenchmarkError: the two do not hold the same keys, or their targets differ.
     """
     with open_run(run) as connection:
         connection.execute(f"CREATE VIEW by_hand AS FROM '{by_hand}'")
         ours, theirs, both, close = connection.execute(COMPARISON).fetchone()
     expect("rows accepted without a conflict", ours, theirs)
     expect("keys that the run and the targets by hand share", both, ours)
-    expect(f"rows whose value_target agrees to {TOLERANCE}", close, both)
+    expect(f"rows whose targets agree to {TOLERANCE}", close, both)
     if not both:
         raise BenchmarkError("every trajectory holds a conflict: found no row to compare")
     return both

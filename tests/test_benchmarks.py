@@ -95,15 +95,18 @@ def conflict_free_row(kept: Path) -> int:
     return next(row for row, trajectory in enumerate(ids) if trajectory not in torn)
 
 
+@pytest.mark.parametrize("name", ["value_target", "advantage"])
 @pytest.mark.parametrize("wrong", [np.nan, 1e-3])
-def test_comparison_fails_on_one_wrong_target(kept: Path, tmp_path: Path, wrong: float) -> None:
+def test_comparison_fails_on_one_wrong_target(
+    kept: Path, tmp_path: Path, wrong: float, name: str
+) -> None:
     table, row = pq.read_table(kept / BY_HAND_OUT), conflict_free_row(kept)
-    values = table["value_target"].to_numpy().copy()
+    values = table[name].to_numpy().copy()
     values[row] += wrong * max(1.0, abs(values[row]))
-    column = table.schema.get_field_index("value_target")
-    table = table.set_column(column, "value_target", pa.array(values))
+    column = table.schema.get_field_index(name)
+    table = table.set_column(column, name, pa.array(values))
     pq.write_table(table, tmp_path / "wrong.parquet")
-    with pytest.raises(BenchmarkError, match="value_target agrees"):
+    with pytest.raises(BenchmarkError, match="targets agree"):
         compare_targets(kept / RUN, tmp_path / "wrong.parquet")
 
 
