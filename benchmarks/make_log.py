@@ -23,6 +23,7 @@ Columns = dict[str, Array]
 
 EPISODE_ROWS = 250
 TRUNCATED_SHARE = 0.3
+ALLOWED_SHARE = 0.8
 ACTORS = 64
 ROW_GROUP_ROWS = 131_072
 # codes of the column `fault`; MISSING is written as null
@@ -45,6 +46,7 @@ class LogSpec:
         malformed: share of rows with a null, NaN or infinite number.
         interleaved: whether the trajectories of a file come in turns, by step.
         text_ids: whether trajectory_id and unroll_id are text.
+        actions: size of the columns of masks and logits, which a log of 0 actions lacks.
     """
 
     rows: int
@@ -57,6 +59,7 @@ class LogSpec:
     malformed: float = 0.001
     interleaved: bool = False
     text_ids: bool = True
+    actions: int = 0
 
 
 def write_log(out: Path, spec: LogSpec) -> None:
@@ -85,6 +88,8 @@ def make_rows(rng: np.random.Generator, spec: LogSpec, first: int, height: int) 
     is_end = rng.random(height) < 1 / EPISODE_ROWS
     truncated = is_end & (rng.random(height) < TRUNCATED_SHARE)
     behavior = -rng.exponential(1.0, height)
+    choices = draw_actions(np.random.default_rng((spec.seed, first)), spec.actions, height)
+    behavior = choices.pop("log_prob", behavior)
     ratio = rng.normal(0.0, 0.3, height)
     fault = rng.integers(MISSING, INFINITE + 1, height)
     window = step // spec.window_rows
@@ -105,11 +110,32 @@ def make_rows(rng: np.random.Generator, spec: LogSpec, first: int, height: int) 
         "actor_id": (trajectory + first) % ACTORS,
         "fault": np.where(rng.random(height) < spec.malformed, fault, SOUND),
         "fault_column": rng.integers(0, len(FAULTY_COLUMNS), height),
+        **choices,
     }
     if not spec.interleaved:
         return rows
     order = np.argsort(step, kind="stable")
     return {name: column[order] for name, column in rows.items()}
+
+
+def draw_actions(rng: np.random.Generator, actions: int, height: int) -> Columns:
+    """Return actions sampled from masked logits, with the log-prob of each; nothing without any."""
+    if not actions:
+        return {}
+    rows = np.arange(height)
+    mask = rng.random((height, actions)) < ALLOWED_SHARE
+    mask[rows, rng.integers(0, actions, height)] = True
+    logits = rng.normal(0.0, 1.0, (height, actions)).astype(np.float32)
+    legal = np.where(mask, logits.astype(np.float64), -np.inf)
+    # the Gumbel-max trick: the greatest of noisy logits is a sample of their softmax
+    action = np.argmax(legal + rng.gumbel(size=legal.shape), axis=1)
+    return {
+        "action": action,
+        "behavior_action_mask": mask,
+        "target_action_mask": mask,
+        "behavior_logits": logits,
+        "log_prob": legal[rows, action] - np.log(np.exp(legal).sum(axis=1)),
+    }
 
 
 def draw_trajectories(
@@ -152,6 +178,9 @@ def as_arrow(rows: Columns, spec: LogSpec) -> dict[str, pa.Array]:
             arrays[name] = label_column(name, column) if is_text else pa.array(column)
         elif name in FLOATS:
             arrays[name] = float_column(name, rows)
+        elif column.ndim == 2:
+            offsets = np.arange(len(column) + 1, dtype=np.int32) * column.shape[1]
+            arrays[name] = pa.ListArray.from_arrays(pa.array(offsets), pa.array(column.ravel()))
         elif not name.startswith("fault"):
             arrays[name] = pa.array(column)
     return arrays
@@ -175,12 +204,8 @@ def float_column(name: str, rows: Columns) -> pa.Array:
     return pa.array(column, mask=fault == MISSING)
 
 
-def main() -> None:
-    """Read the command line and write the log."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("out", type=Path, metavar="OUT", help="directory of the files")
+def add_log_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a `LogSpec`."""
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of all files together")
     parser.add_argument("--files", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -191,6 +216,16 @@ def main() -> None:
     parser.add_argument("--malformed", type=float, default=0.001, help="share of rows")
     parser.add_argument("--interleaved", action="store_true", help="trajectories come in turns")
     parser.add_argument("--integer-ids", dest="text_ids", action="store_false")
+    parser.add_argument("--actions", type=int, default=0, help="size of masks and logits columns")
+
+
+def main() -> None:
+    """Read the command line and write the log."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("out", type=Path, metavar="OUT", help="directory of the files")
+    add_log_options(parser)
     options = vars(parser.parse_args())
     write_log(options.pop("out"), LogSpec(**options))
 
