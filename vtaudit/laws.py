@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import polars as pl
@@ -33,6 +33,19 @@ def check_laws(
     """
     laws = [*sum_laws(counts), *rejects_laws(folder, counts)]
     laws += targets_laws(folder, counts, thresholds) if targets else []
+    _hold(run, laws)
+
+
+def check_sums(run: str, counts: Counts) -> None:
+    """Hold the counts against each other.
+
+    Raises:
+        LawError: two numbers that must be equal differ.
+    """
+    _hold(run, sum_laws(counts))
+
+
+def _hold(run: str, laws: Iterable[Law]) -> None:
     for name, one, other in laws:
         if one != other:
             raise LawError(f"{run}: {name}: {one} and {other}; this is a bug in vtaudit")

@@ -48,7 +48,11 @@ class LogRows:
 
 
 def read_log(
-    plan: Plan, directory: Path, tick: Callable[[int], None], only: pl.Expr | None = None
+    plan: Plan,
+    directory: Path,
+    tick: Callable[[int], None],
+    only: pl.Expr | None = None,
+    buckets: int | None = None,
 ) -> LogRows:
     """Decode the needed columns of every file and spread the rows over shards.
 
@@ -60,6 +64,7 @@ def read_log(
         directory: where shards wait on disk.
         tick: called with the number of rows after each file.
         only: which rows to keep, in one shard; all by default.
+        buckets: how many shards there shall be; by default as many as the log's size asks for.
 
     Raises:
         SettingsError: the log has discounts of its own and gamma was not given.
@@ -67,7 +72,7 @@ def read_log(
     """
     rows = sum(file.rows or 0 for file in plan.readable)
     shards = count_shards(rows, sum(file.decoded_bytes for file in plan.readable))
-    shards = shards if only is None else 1
+    shards = (buckets or shards) if only is None else 1
     log = LogRows(
         rows=Spill(directory, "rows", shards),
         scores=Spill(directory, "scores", shards),
@@ -83,7 +88,7 @@ def read_log(
         for read in reads:
             tick(read.result())
         list(pool.map(lambda file: _read_scores(plan, log, file), plan.scores))
-    if all(file.error is not None for file in log.files):
+    if log.files and all(file.error is not None for file in log.files):
         raise InputError(f"{log.files[0].name}: {log.files[0].error}; no file is readable")
     if log.has_discounts and plan.settings.gamma is None:
         raise SettingsError(

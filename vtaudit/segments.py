@@ -92,6 +92,32 @@ def cut_segments(stream: Stream) -> Segments:
     )
 
 
+def find_open(stream: Stream, *, stitched: bool) -> tuple[Bools, Bools]:
+    """Return the rows of segments whose last row has no end and finds no bootstrap, and those last.
+
+    Both are [N]. What that row lacks may still come. In stitched windows it may come to every
+    window_edge, which is then open with a logged bootstrap too.
+    """
+    rows = np.flatnonzero(stream.accepted)
+    after, successor = _successors(stream, rows)
+    boundary = _boundaries(stream, rows, successor)
+    code, _ = _bootstraps(stream, rows, boundary, _first_giver(stream, rows, after))
+    is_open = (code == NOT_CUT) & (boundary != BOUNDARY_CODE[Boundary.TRUNCATED])
+    if stitched:
+        is_open |= boundary == BOUNDARY_CODE[Boundary.WINDOW_EDGE]
+    is_end = boundary != BOUNDARY_CODE[Boundary.INTERIOR]
+    segment = np.cumsum(is_end) - is_end
+    found, ends = (np.zeros(len(stream.key), np.bool_) for _ in range(2))
+    found[rows] = is_open[is_end][segment] if len(rows) else False
+    ends[rows] = is_open & is_end
+    return found, ends
+
+
+def find_givers(stream: Stream, rows: Ints) -> Ints:
+    """Return the row whose value may serve each of `rows` as its successor's, -1 for none."""
+    return _first_giver(stream, rows, _successors(stream, rows)[0])
+
+
 def _successors(stream: Stream, rows: Ints) -> tuple[Ints, Ints]:
     """Return the key of step + 1 and its accepted row, for each of `rows`; -1 for none."""
     if not len(rows):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import PAYLOAD, PRESENT
 from vtaudit.clock import Clock
-from vtaudit.kernels import Thresholds, VTrace, vtrace_packed
+from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
 from vtaudit.ledger import (
     Keys,
     code_values,
@@ -101,7 +101,7 @@ def cut_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
         found.add(Warn.SCORE_MISSING, unscored)
         keys = _judge(plan, rows, found)
     with clock.stage("cut"):
-        discount = _gamma(plan, rows)
+        discount = gamma_of(plan, rows)
         segments = _cut(plan, rows, keys, discount, found)
     return Shard(
         rows=rows,
@@ -109,7 +109,7 @@ def cut_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
         keys=keys,
         segments=segments,
         discount=discount,
-        log_ratio=_log_ratio(plan, rows),
+        log_ratio=log_ratio_of(plan, rows),
         results=None,
         unscored=rows.select("trajectory_id", "step").filter(pl.Series(unscored)),
         unused=unused,
@@ -122,6 +122,7 @@ def compute_targets(
     offsets: NDArray[np.int64],
     taken: NDArray[np.int64],
     dtype: str | None = None,
+    carries: tuple[Carry, Carry] | None = None,
 ) -> VTrace:
     """Return the targets of whole segments of a shard.
 
@@ -131,7 +132,9 @@ def compute_targets(
         offsets: where each segment begins in `taken`, and its length at the end  # [S + 1]
         taken: the segments' rows  # [A]
         dtype: of the results; the run's own by default.
+        carries: `carry` and `first_carry` of the segments; by default no segment is followed.
     """
+    carry, first_carry = carries or (None, None)
     settings, rows = plan.settings, shard.rows
     return vtrace_packed(
         shard.log_ratio[taken],
@@ -146,6 +149,8 @@ def compute_targets(
         backend=settings.backend,
         dtype=dtype or settings.dtype,
         device=settings.device,
+        carry=carry,
+        first_carry=first_carry,
     )
 
 
@@ -218,7 +223,8 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     return rows[name].fill_null(float("nan")).to_numpy()
 
 
-def _gamma(plan: Plan, rows: pl.DataFrame) -> Floats:
+def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:
+    """Return gamma_t = gamma x discount_t of each row  # [N]."""
     gamma = float(plan.settings.gamma or 0.0)
     if "discount" not in rows.columns:
         return np.full(rows.height, gamma)
@@ -226,7 +232,7 @@ def _gamma(plan: Plan, rows: pl.DataFrame) -> Floats:
     return gamma * discount
 
 
-def _log_ratio(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
+def log_ratio_of(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
     """Return target - behavior log-prob, subtracted in float64 and rounded once, NaN for none."""
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):

@@ -19,6 +19,7 @@ from vtaudit.ranges import is_text
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "vtaudit run v1"
+STORE_FORMAT = "vtaudit store v1"
 # what a workspace holds beside the run: shards that are done, and rows that wait
 PROGRESS = "progress"
 SPILL = "spill"
@@ -54,6 +55,11 @@ def check_target(out: Path, *, overwrite: bool) -> None:
         raise SettingsError(
             f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
         )
+    if _is_run(out) and is_store(read_manifest(out)):
+        raise SettingsError(
+            f"{out}: is a store that grows, and is never replaced; add to it with --append, or "
+            "name another --out"
+        )
     foreign = _foreign(out) if _is_run(out) else []
     if foreign:
         raise SettingsError(
@@ -81,17 +87,23 @@ def _is_run(path: Path) -> bool:
     return True
 
 
+def is_store(manifest: dict[str, Any]) -> bool:
+    """Return whether a manifest is that of a store, which --append made."""
+    return bool(manifest["format"] == STORE_FORMAT)
+
+
 def read_manifest(run: Path) -> dict[str, Any]:
-    """Return the manifest of a run.
+    """Return the manifest of a run or a store.
 
     Raises:
-        InputError: no vtaudit run stands there.
+        InputError: neither stands there.
     """
     try:
         manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         manifest = None
-    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+    formats = (MANIFEST_FORMAT, STORE_FORMAT)
+    if not isinstance(manifest, dict) or manifest.get("format") not in formats:
         state = "damaged or foreign" if (run / MANIFEST).exists() else "missing"
         raise InputError(f"{run}: {MANIFEST} is {state}; expected a run directory")
     return manifest

@@ -23,8 +23,8 @@ from vtaudit.plain import to_plain
 from vtaudit.reasons import Reason, Warn
 
 if TYPE_CHECKING:
-    from vtaudit.pipeline import RunResult
     from vtaudit.presets import Preset
+    from vtaudit.reports import RunResult
 
 GROUPS = {
     "rejected_any": "rejected, any reason",

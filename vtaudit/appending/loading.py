@@ -1,0 +1,101 @@
+"""One bucket of a batch: the new rows, the pending ones, and the lines of their trajectories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from vtaudit.appending.judging import Bucket
+from vtaudit.appending.lines import KEY, Forget, load_lines, load_pending
+from vtaudit.canonical import PRESENT
+from vtaudit.ordering import ORDER, join_scores
+from vtaudit.plan import Plan
+from vtaudit.reading import LogRows, load_rows, load_scores
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What is the same for every bucket of a batch.
+
+    Attributes:
+        plan: of the batch.
+        log: its rows.
+        number: of the batch, from 1.
+        first_file: the number of its first file among all of the store.
+        state: where the store's state stands, None before the first batch.
+        forget: lines to drop before anything is judged; None for none.
+        is_last: whether segments that are open are judged all the same.
+    """
+
+    plan: Plan
+    log: LogRows
+    number: int
+    first_file: int
+    state: Path | None
+    forget: Forget | None
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A bucket, and what of its state the batch does not concern.
+
+    Attributes:
+        bucket: to be judged; it may be empty.
+        lines, pending: of other trajectories.
+        forgotten: how many keys were dropped.
+    """
+
+    bucket: Bucket
+    lines: pl.DataFrame
+    pending: pl.DataFrame
+    forgotten: int
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the bucket's state stays as it is."""
+        return self.bucket.rows.is_empty() and not self.forgotten
+
+
+def load_bucket(batch: Batch, number: int) -> Loaded:
+    """Return one bucket with everything that may bear on its new rows.
+
+    Raises:
+        InputError: the store or the scores are damaged.
+    """
+    rows, unused = _load_new(batch, number)
+    pending = load_pending(batch.state, number, rows)
+    trajectories = rows.select("trajectory_id").unique()
+    waiting = pending.clear()
+    if not batch.is_last:
+        waiting = pending.join(trajectories, on="trajectory_id", how="anti", nulls_equal=True)
+        pending = pending.join(trajectories, on="trajectory_id", how="semi", nulls_equal=True)
+    rows = pl.concat([pending, rows]).sort(ORDER, nulls_last=False)
+    lines = load_lines(batch.state, number, batch.plan.shape)
+    kept = lines if batch.forget is None else batch.forget.drop(lines)
+    is_key = ~pl.col("is_window")
+    keys, kept_keys = (each.filter(is_key).select(KEY).n_unique() for each in (lines, kept))
+    trajectories = rows.select("trajectory_id").unique()
+    concerned = kept.join(trajectories, on="trajectory_id", how="semi")
+    others = kept.join(trajectories, on="trajectory_id", how="anti")
+    unused = unused.join(lines.filter(is_key), on=KEY, how="anti")
+    bucket = Bucket(rows, concerned, unused, batch.number, batch.is_last)
+    return Loaded(bucket, others, waiting, keys - kept_keys)
+
+
+def _load_new(batch: Batch, number: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows that the batch brings to a bucket, and the keys of scores without a row."""
+    plan = batch.plan
+    rows = load_rows(batch.log, plan, number)
+    rows = rows.with_columns(
+        (pl.col("file") + batch.first_file).cast(pl.Int32),
+        pl.lit(batch.number, pl.Int32).alias("batch"),
+        pl.col(f"^{PRESENT}.*$").cast(pl.Boolean),
+    )
+    unused = rows.select(KEY).clear()
+    scores = load_scores(batch.log, plan, number)
+    if scores is not None:
+        rows, unused = join_scores(rows, scores)
+    return rows, unused
