@@ -112,9 +112,10 @@ def print_next_steps(result: RunResult) -> None:
     out = make_console()
     run = escape(str(result.path))
     out.print()
+    parts = f"{run}/batch-*" if result.settings.append else run
     if result.settings.targets:
-        out.print(f"targets  {run}/targets/*.parquet   one row per accepted row")
-    out.print(f"rejects  {run}/rejects/*.parquet   one row per rejected row, with its reasons")
+        out.print(f"targets  {parts}/targets/*.parquet   one row per accepted row")
+    out.print(f"rejects  {parts}/rejects/*.parquet   one row per rejected row, with its reasons")
     out.print(f"audit    {run}/audit.duckdb        the tables above; also {run}/audit/*.parquet")
     if result.settings.targets and not result.settings.carry:
         out.print("")

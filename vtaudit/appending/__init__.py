@@ -34,16 +34,24 @@ from vtaudit.counts import RUN
 from vtaudit.laws import check_laws, check_sums
 from vtaudit.plan import Plan
 from vtaudit.reading import LogRows, read_log
+from vtaudit.records import InputFile
 from vtaudit.reports import Progress, RunResult, list_findings
-from vtaudit.store import SPILL
+from vtaudit.store import BATCH, SPILL, STATE
 
 NOTHING_NEW = "nothing new: every file is taken, so the store is as it was"
 
 
 def append(
-    logs: Sequence[Path], out: Path, settings: Settings, tell: Progress, clock: Clock
+    logs: Sequence[Path],
+    out: Path,
+    settings: Settings,
+    tell: Progress,
+    clock: Clock,
+    files: Sequence[InputFile] | None = None,
 ) -> RunResult:
     """Take the files of `logs` that the store `out` has not taken; return what the store holds.
+
+    With `files`, it is those that are taken, under their names.
 
     Raises:
         SettingsError: the settings are not the store's, or another process writes to it.
@@ -53,7 +61,7 @@ def append(
     """
     with open_store(out) as store:
         with clock.stage("plan"):
-            plan = plan_batch(logs, settings, store)
+            plan = plan_batch(logs, settings, store, files)
         pending = 0 if store.manifest is None else store.manifest["counts"]["pending"]
         if not plan.readable and not (settings.close and pending):
             return _leave(plan, out, store)
@@ -148,14 +156,14 @@ def _finish(
         name = f"{out.name} batch {batch.number}"
         of_batch = counts_of(whole_store(added), RUN, RUN)
         thresholds = settings.thresholds()
-        check_laws(store.work / "batch", name, of_batch, thresholds, targets=settings.targets)
+        check_laws(store.work / BATCH, name, of_batch, thresholds, targets=settings.targets)
         check_sums(out.name, counts_of(whole_store(counts), RUN, RUN))
     outcome = Outcome(batch, store, tuple(results), added)
     entry = describe_batch(outcome, _run_id(batch, store), logs, clock.seconds)
     body = write_manifest_body(outcome, entry)
     tables = tabulate_store(plan, counts, body["files"], body["batches"])
     summary = tables["summary"][0]
-    state = store.work / "state"
+    state = store.work / STATE
     write_tables(state, entry["run_id"], tables)
     outcome.write_state(state, counts)
     commit(store, batch.number, {**body, "counts": summary, "outputs": outcome.list_outputs()})

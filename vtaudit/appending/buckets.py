@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from vtaudit.appending.committing import BATCH, STATE, link
+from vtaudit.appending.committing import link
 from vtaudit.appending.counting import COUNTS, count_bucket
 from vtaudit.appending.judging import Judged, judge_bucket
 from vtaudit.appending.learning import learn
@@ -17,6 +17,7 @@ from vtaudit.appending.loading import Batch, Loaded, load_bucket
 from vtaudit.clock import Clock
 from vtaudit.outputs import NAMED_KEYS, Row, write_shard
 from vtaudit.reasons import Warn
+from vtaudit.store import BATCH, STATE
 
 TABLES = ("ledger", "pending")
 

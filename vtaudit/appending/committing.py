@@ -30,17 +30,18 @@ from typing import Any
 
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.store import (
+    BATCH,
     MANIFEST,
+    STATE,
     STORE_FORMAT,
     is_store,
+    numbered,
     read_manifest,
     replace_text,
     sync,
 )
 
 WORK = ".batch"
-BATCH = "batch"
-STATE = "state"
 AUDIT = "audit"
 DUCKDB = "audit.duckdb"
 
@@ -71,11 +72,6 @@ class Store:
     def work(self) -> Path:
         """Where the next batch is written."""
         return self.path / WORK
-
-
-def numbered(name: str, batch: int) -> str:
-    """Return the name of a batch's directory."""
-    return f"{name}-{batch:05d}"
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import polars as pl
 import pyarrow.types as pat
 
 from vtaudit.appending.buckets import BucketResult
-from vtaudit.appending.committing import BATCH, STATE, Store, audit_files, numbered
+from vtaudit.appending.committing import Store, audit_files
 from vtaudit.appending.counting import whole_store
 from vtaudit.appending.forgetting import describe_forgotten, now
 from vtaudit.appending.lines import BUCKETS
@@ -25,7 +25,7 @@ from vtaudit.outputs import NAMED_KEYS, ShardResult
 from vtaudit.plan import types_by_file, versions
 from vtaudit.reports import fingerprint_input, fingerprint_output, list_notes
 from vtaudit.sources import show_path
-from vtaudit.store import write_table
+from vtaudit.store import BATCH, STATE, numbered, write_table
 
 
 @dataclass(frozen=True, slots=True)

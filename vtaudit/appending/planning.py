@@ -13,10 +13,16 @@ from vtaudit.appending.taking import describe_earlier
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import SchemaError, SettingsError
 from vtaudit.plan import Plan, make_plan, versions
+from vtaudit.records import InputFile
 
 
-def plan_batch(logs: Sequence[Path], settings: Settings, store: Store) -> Plan:
-    """Return the plan for the files that the store has not taken.
+def plan_batch(
+    logs: Sequence[Path],
+    settings: Settings,
+    store: Store,
+    files: Sequence[InputFile] | None = None,
+) -> Plan:
+    """Return the plan for the files that the store has not taken, or for just those of `files`.
 
     Raises:
         SettingsError: the settings, scores or version are not the store's, or do not go with a log
@@ -25,7 +31,11 @@ def plan_batch(logs: Sequence[Path], settings: Settings, store: Store) -> Plan:
         InputError: a taken file was changed, or nothing can be read.
     """
     columns = None if store.state is None else read_state(store.state / "columns.parquet")
-    plan = make_plan(logs, settings, describe_earlier(store.manifest, columns, logs))
+    earlier = describe_earlier(store.manifest, columns)
+    if files is not None:
+        chosen = list(files)
+        earlier = replace(earlier, leave_taken=lambda list_inputs, logs: chosen)
+    plan = make_plan(logs, settings, earlier)
     if plan.settings.step_from == "order":
         raise SettingsError(
             "step_from order: not with append, for a step would be a row's place among rows that "

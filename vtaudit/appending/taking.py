@@ -27,15 +27,12 @@ HASH_CHUNK_BYTES = 1 << 20
 Files = list[dict[str, Any]]
 
 
-def describe_earlier(
-    manifest: dict[str, Any] | None, columns: pl.DataFrame | None, logs: Sequence[Path]
-) -> Earlier:
+def describe_earlier(manifest: dict[str, Any] | None, columns: pl.DataFrame | None) -> Earlier:
     """Return what a plan of the next batch needs to know of the store.
 
     Args:
         manifest: of the store, None before its first batch.
         columns: an empty frame with the canonical and the carried columns of the store.
-        logs: the LOGS of this batch.
     """
     if manifest is None or columns is None:
         return Earlier()

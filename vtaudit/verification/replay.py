@@ -16,7 +16,7 @@ from vtaudit.errors import InputError, SettingsError
 from vtaudit.plan import Plan, make_plan
 from vtaudit.records import InputFile
 from vtaudit.shard import Shard, compute_targets, note_not_finite
-from vtaudit.store import MANIFEST, read_manifest
+from vtaudit.store import MANIFEST, is_store, read_manifest
 
 NEEDED = ("run_id", "versions", "settings", "logs", "inputs", "scores", "outputs", "counts")
 
@@ -28,6 +28,11 @@ def open_manifest(run: Path) -> tuple[dict[str, Any], Settings]:
         InputError: no vtaudit run stands there, or its manifest lacks what this version needs.
     """
     manifest = read_manifest(run)
+    if is_store(manifest):
+        raise InputError(
+            f"{run}: is a store, whose rows were judged batch by batch; expected a run directory "
+            "(process the same LOGS without --append for one)"
+        )
     lacking = [name for name in NEEDED if name not in manifest]
     if lacking:
         raise InputError(f"{run}/{MANIFEST}: no {lacking[0]} in it; the manifest was changed")
