@@ -75,7 +75,8 @@ class Spill:
         folder = self.directory / f"{self.name}-{shard}"
         if folder.is_dir():
             for path in sorted(folder.iterdir()):
-                frames.append(pl.read_ipc(path))
+                with path.open("rb") as stream:  # a path may hold what a glob takes
+                    frames.append(pl.read_ipc(stream))
                 path.unlink()
         if without:
             bad = np.array(sorted(without))

@@ -54,14 +54,14 @@ def check_target(out: Path, *, overwrite: bool) -> None:
     """
     if not out.exists() and not out.is_symlink():
         return
-    if not overwrite:
-        raise SettingsError(
-            f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
-        )
     if _is_run(out) and is_store(read_manifest(out)):
         raise SettingsError(
             f"{out}: is a store that grows, and is never replaced; add to it with --append, or "
             "name another --out"
+        )
+    if not overwrite:
+        raise SettingsError(
+            f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
         )
     foreign = _foreign(out) if _is_run(out) else []
     if foreign:
