@@ -72,16 +72,20 @@ def run_bucket(batch: Batch, number: int, work: Path, clock: Clock) -> BucketRes
         write_shard(batch.plan, judged.shard, work / BATCH, number)
     with clock.stage("learn"):
         learned = learn(batch.plan, loaded.bucket, judged)
-        for table, frame in (
-            ("ledger", pl.concat([loaded.lines, learned.lines])),
-            ("pending", pl.concat([loaded.pending, learned.pending])),
-        ):
-            save_state(work / STATE, table, number, frame)
+        if loaded.is_idle:
+            linked = _keep_state(batch, number, work)
+        else:
+            linked = ()
+            lines = pl.concat([loaded.lines, learned.lines])
+            save_state(work / STATE, "ledger", number, lines)
+            pending = pl.concat([loaded.pending, learned.pending])
+            save_state(work / STATE, "pending", number, pending)
     with clock.stage("count"):
         counts = count_bucket(batch.plan, loaded.bucket, judged, learned)
     shard = judged.shard
     return BucketResult(
         counts=counts,
+        linked=linked,
         forgotten=loaded.forgotten,
         newest_version=_newest_version(judged),
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),

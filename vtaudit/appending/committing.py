@@ -127,7 +127,7 @@ def _check_place(path: Path) -> None:
                 f"{path}: is a run, and --append adds to stores only; name another --out"
             )
         return
-    ours = {WORK, numbered(STATE, 1), numbered(BATCH, 1)}
+    ours = {WORK, numbered(STATE, 1), numbered(BATCH, 1), f".{MANIFEST}.tmp"}
     foreign = sorted(entry.name for entry in path.iterdir() if entry.name not in ours)
     if foreign:
         raise SettingsError(

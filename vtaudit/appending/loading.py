@@ -66,7 +66,13 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
         InputError: the store or the scores are damaged.
     """
     rows, unused = _load_new(batch, number)
+    is_quiet = rows.is_empty() and unused.is_empty()
+    if is_quiet and not batch.is_last and batch.forget is None:
+        lines = load_lines(None, number, batch.plan.shape)
+        bucket = Bucket(rows, lines, unused, batch.number, batch.is_last)
+        return Loaded(bucket, lines, rows, 0)
     pending = load_pending(batch.state, number, rows)
+    unused = unused.join(pending, on=KEY, how="anti")
     trajectories = rows.select("trajectory_id").unique()
     waiting = pending.clear()
     if not batch.is_last:
