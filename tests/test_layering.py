@@ -18,14 +18,14 @@ IMPORTS = {
     "appending": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.manifest appending.planning "
-        "appending.tables audit clock config counts laws plan reading records reports "
-        "store"
+        "appending.tables audit clock config counts laws places plan reading records "
+        "reports store"
     ),
     "appending.buckets": (
         "appending.committing appending.counting appending.judging appending.learning "
-        "appending.lines appending.loading clock outputs reasons store"
+        "appending.lines appending.loading clock outputs places reasons"
     ),
-    "appending.committing": "errors store",
+    "appending.committing": "errors places store",
     "appending.counting": (
         "appending.judging appending.learning counts ledger plan reading reasons records segments"
     ),
@@ -41,7 +41,7 @@ IMPORTS = {
     "appending.manifest": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.taking audit canonical counts "
-        "mapping outputs plan reports sources store"
+        "mapping outputs places plan reports sources store"
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
@@ -138,11 +138,12 @@ IMPORTS = {
         "appending audit checkpoints clock config counts laws outputs plan reading "
         "records reports shard sources store"
     ),
+    "places": "",
     "plain": "",
     "plan": "canonical carry config errors kernels mapping needs records scores sources",
     "presets": "errors",
     "presets.aliases": "",
-    "query": "audit errors schemas store",
+    "query": "audit errors places schemas store",
     "ranges": "",
     "reading": "canonical counts errors mapping plan records shards sources",
     "reasons": "",
@@ -157,24 +158,24 @@ IMPORTS = {
     ),
     "shards": "errors",
     "sources": "errors ranges records",
-    "store": "errors ranges",
+    "store": "errors places ranges",
     "terminal": "console plain presets reasons reports",
     "training": "errors schemas training.epoch",
     "training.epoch": "errors store",
     "validation": "actions canonical config reasons",
     "verification": (
-        "errors plan store verification.checks verification.comparison "
+        "errors places plan store verification.checks verification.comparison "
         "verification.recompute verification.replay verification.stores"
     ),
-    "verification.checks": "config errors laws query store verification.comparison",
+    "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
         "audit clock outputs plan reading shard verification.comparison verification.replay"
     ),
-    "verification.replay": "config errors plan records shard store",
+    "verification.replay": "config errors places plan records shard store",
     "verification.report": "console verification.comparison",
     "verification.stores": (
-        "appending appending.lines clock config errors outputs plan records store "
+        "appending appending.lines clock config errors outputs places plan records store "
         "verification.checks verification.comparison"
     ),
 }

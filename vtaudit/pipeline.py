@@ -43,8 +43,7 @@ def process(
 
     Args:
         logs: directories or files of Parquet.
-        out: the run directory, which appears whole, when the run is done; or the store, with
-            `append`.
+        out: the run directory; it appears whole, when the run is done. With `append`, the store.
         settings: defaults where left out.
         progress: called with a stage, what is done and how much there is.
 

@@ -11,8 +11,9 @@ import duckdb
 
 from vtaudit.audit import macro_over
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.places import is_store, list_places
 from vtaudit.schemas import load_columns
-from vtaudit.store import is_store, list_places, read_manifest
+from vtaudit.store import read_manifest
 
 PARTS = ("targets", "rejects")
 AUDIT_TABLES = ("summary", "audit", "audit_by", "files", "runs")

@@ -32,11 +32,12 @@ from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN
 from vtaudit.laws import check_laws, check_sums
+from vtaudit.places import BATCH, STATE
 from vtaudit.plan import Plan
 from vtaudit.reading import LogRows, read_log
 from vtaudit.records import InputFile
 from vtaudit.reports import Progress, RunResult, list_findings
-from vtaudit.store import BATCH, SPILL, STATE
+from vtaudit.store import SPILL
 
 NOTHING_NEW = "nothing new: every file is taken, so the store is as it was"
 

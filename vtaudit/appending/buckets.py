@@ -16,8 +16,8 @@ from vtaudit.appending.lines import bucket_name, save_state
 from vtaudit.appending.loading import Batch, Loaded, load_bucket
 from vtaudit.clock import Clock
 from vtaudit.outputs import NAMED_KEYS, Row, write_shard
+from vtaudit.places import BATCH, STATE
 from vtaudit.reasons import Warn
-from vtaudit.store import BATCH, STATE
 
 TABLES = ("ledger", "pending")
 

@@ -29,17 +29,8 @@ from pathlib import Path
 from typing import Any
 
 from vtaudit.errors import InputError, SettingsError
-from vtaudit.store import (
-    BATCH,
-    MANIFEST,
-    STATE,
-    STORE_FORMAT,
-    is_store,
-    numbered,
-    read_manifest,
-    replace_text,
-    sync,
-)
+from vtaudit.places import BATCH, STATE, STORE_FORMAT, is_store, numbered
+from vtaudit.store import MANIFEST, read_manifest, replace_text, sync
 
 WORK = ".batch"
 AUDIT = "audit"

@@ -22,10 +22,11 @@ from vtaudit.canonical import CARRIED
 from vtaudit.counts import RUN
 from vtaudit.mapping import column_paths
 from vtaudit.outputs import NAMED_KEYS, ShardResult
+from vtaudit.places import BATCH, STATE, numbered
 from vtaudit.plan import types_by_file, versions
 from vtaudit.reports import fingerprint_input, fingerprint_output, list_notes
 from vtaudit.sources import show_path
-from vtaudit.store import BATCH, STATE, numbered, write_table
+from vtaudit.store import write_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vtaudit.errors import VtauditError
+from vtaudit.places import is_store
 from vtaudit.plan import versions
-from vtaudit.store import is_store, read_manifest
+from vtaudit.store import read_manifest
 from vtaudit.verification.checks import (
     check_counts,
     check_duckdb,

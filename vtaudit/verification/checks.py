@@ -13,8 +13,9 @@ import polars as pl
 from vtaudit.config import Settings
 from vtaudit.errors import VtauditError
 from vtaudit.laws import Counts, Law, rejects_laws, sum_laws, targets_laws
+from vtaudit.places import BATCH, STATE
 from vtaudit.query import compare_tables
-from vtaudit.store import BATCH, MANIFEST, STATE
+from vtaudit.store import MANIFEST
 from vtaudit.verification.comparison import Verification, read_table
 
 DUCKDB = "audit.duckdb"

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from vtaudit.config import Settings, settings_from_json
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.places import is_store
 from vtaudit.plan import Plan, make_plan
 from vtaudit.records import InputFile
 from vtaudit.shard import Shard, compute_targets, note_not_finite
-from vtaudit.store import MANIFEST, is_store, read_manifest
+from vtaudit.store import MANIFEST, read_manifest
 
 NEEDED = ("run_id", "versions", "settings", "logs", "inputs", "scores", "outputs", "counts")
 

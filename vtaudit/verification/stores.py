@@ -16,9 +16,10 @@ from vtaudit.clock import Clock
 from vtaudit.config import Settings, settings_from_json
 from vtaudit.errors import InputError, VtauditError
 from vtaudit.outputs import part_name
+from vtaudit.places import BATCH, numbered
 from vtaudit.plan import versions
 from vtaudit.records import InputFile
-from vtaudit.store import BATCH, MANIFEST, numbered, read_manifest
+from vtaudit.store import MANIFEST, read_manifest
 from vtaudit.verification.checks import check_counts, check_duckdb, check_files, check_run_rows
 from vtaudit.verification.comparison import Verification, compare_part
 
