@@ -254,6 +254,7 @@ def test_key_in_conflict_stays_in_conflict(store: Growing) -> None:
     store.add("a.parquet", [make_row(0, terminated=True), make_row(0, reward=7.0, terminated=True)])
     store.add("b.parquet", [make_row(0, terminated=True)])
     assert set(map(tuple, store.reasons().values())) == {("key_conflict",)}
+    assert store.table("targets") == []
     assert store.warnings() == {}
 
 
@@ -407,6 +408,38 @@ def test_edge_knows_the_greatest_step_of_earlier_batches(store: Growing) -> None
     store.add("a.parquet", [make_row(5, reward=math.nan, terminated=True)])
     store.add("b.parquet", [make_row(3, bootstrap_value=1.0)])
     assert store.column("boundary") == {3: "gap"}
+
+
+def test_window_remembers_its_greatest_step_when_it_had_duplicates_only(store: Growing) -> None:
+    rows = [make_row(step, unroll_id=1, terminated=True) for step in (5, 1)]
+    copies = [{**row, "unroll_id": 2} for row in rows]
+    store.add("a.parquet", [*rows, *copies])
+    store.add("b.parquet", [make_row(3, unroll_id=2, bootstrap_value=1.0)])
+    assert store.column("boundary") == {1: "terminated", 3: "gap", 5: "terminated"}
+
+
+def test_edge_keeps_its_name_when_its_window_goes_on_behind_a_hole(store: Growing) -> None:
+    store.add("a.parquet", [make_row(0, bootstrap_value=1.0)])
+    store.add("b.parquet", [make_row(2, terminated=True)])
+    assert store.column("boundary") == {0: "window_edge", 2: "terminated"}
+    assert store.warnings() == {}
+
+
+def test_same_bytes_are_written_by_any_number_of_threads(tmp_path: Path) -> None:
+    found = []
+    for threads in (1, 4):
+        store = Growing(tmp_path / str(threads), threads=threads)
+        for place in range(3):
+            rows = [
+                row
+                for name in range(12)
+                for row in make_stream(3, first=3 * place, trajectory_id=f"t{name}")
+            ]
+            store.add(f"{place}.parquet", [{**row, "terminated": False} for row in rows])
+        files = {n: b for n, b in store.bytes().items() if n.endswith(".parquet")}
+        found.append({n: b for n, b in files.items() if not n.endswith("runs.parquet")})
+    assert found[0] == found[1]
+    assert len(found[0]) > 10
 
 
 def test_first_copy_over_all_batches_gives_its_value(store: Growing) -> None:
