@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from vtaudit.kernels import has_cuda
+
+if TYPE_CHECKING:
+    from s3_server import Bucket, Server
 
 if not has_cuda():
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -28,3 +33,23 @@ def small_blocks(monkeypatch):
         yield
     if not has_cuda():
         launches.launch_windows.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Server]:
+    """An S3 server on this machine."""
+    from s3_server import serve
+
+    with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def bucket(s3_server: Server, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A bucket of its own, which s3:// leads to by the environment."""
+    from s3_server import Bucket
+
+    found = Bucket(s3_server)
+    for name, value in found.env.items():
+        monkeypatch.setenv(name, value)
+    return found

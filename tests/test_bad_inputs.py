@@ -386,8 +386,8 @@ def test_file_that_changes_while_it_is_read_is_unreadable(
     logs = write_files(tmp_path / "logs", {"a.parquet": GOOD, "b.parquet": long_table()})
     read_batches = reading_module.read_batches
 
-    def rewrite(file: Any, columns: Any) -> Iterator[pa.RecordBatch]:
-        for place, batch in enumerate(read_batches(file, columns)):
+    def rewrite(file: Any, columns: Any, **options: Any) -> Iterator[pa.RecordBatch]:
+        for place, batch in enumerate(read_batches(file, columns, **options)):
             yield batch
             if file.name == "b.parquet" and place == 0:
                 with file.path.open("r+b") as stream:
@@ -412,11 +412,11 @@ def test_file_that_is_replaced_between_plan_and_read_is_unreadable(
     logs = write_files(tmp_path / "logs", {"a.parquet": GOOD, "b.parquet": OTHER})
     read_batches = reading_module.read_batches
 
-    def replace(file: Any, columns: Any) -> Iterator[pa.RecordBatch]:
+    def replace(file: Any, columns: Any, **options: Any) -> Iterator[pa.RecordBatch]:
         if file.name == "b.parquet":
             pq.write_table(other(reward=rows * (ROWS // len(rows))), file.path)
             os.utime(file.path, ns=(0, file.mtime_ns + 1))
-        yield from read_batches(file, columns)
+        yield from read_batches(file, columns, **options)
 
     monkeypatch.setattr(reading_module, "read_batches", replace)
     run = tmp_path / "run"

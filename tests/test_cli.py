@@ -27,6 +27,7 @@ from commands import (
     make_table,
     read_manifest,
     run_command,
+    run_python,
     write_files,
 )
 from vtaudit import Settings
@@ -506,8 +507,8 @@ def test_discounts_of_an_unreadable_file_ask_for_no_gamma(
     write_files(logs, {"b.parquet": make_table("b", discount=[0.5] * ROWS)})
     read = reading_module.read_batches
 
-    def fail_late(file: Any, columns: Any) -> Any:
-        yield from read(file, columns)
+    def fail_late(file: Any, columns: Any, **options: Any) -> Any:
+        yield from read(file, columns, **options)
         if file.name == "b.parquet":
             raise UnreadableError("its last page is damaged")
 
@@ -531,3 +532,26 @@ def test_reader_that_goes_away_is_no_finding(arguments: list[Any], tmp_path: Pat
         cwd=ROOT,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def run_without(stream: int, *arguments: str | Path) -> int:
+    """Run the command with a closed stream; return its exit code."""
+    code = (
+        "import os, sys; os.close(int(sys.argv[1]));"
+        "os.execv(sys.executable, [sys.executable, '-c', *sys.argv[2:]])"
+    )
+    return run_python(code, str(stream), START, *arguments).returncode
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_command_ends_as_usual_when_a_stream_is_closed(stream: int, tmp_path: Path) -> None:
+    logs = write_files(tmp_path / "logs", {"a.parquet": make_table()})
+    run = tmp_path / "run"
+    assert run_without(stream, "process", logs, "--out", run) == 0
+    assert run_without(stream, "query", run, "SELECT 1 AS one", "--csv") == 0
+    assert run_without(stream, "query", run, "SELECT 1 AS one", "--json") == 0
+    assert run_without(stream, "verify", run) == 0
+    assert run_without(stream, "verify", logs) == 3
+    write_files(logs, {"b.parquet": b""})
+    assert run_without(stream, "process", logs, "--out", tmp_path / "other") == 1
+    assert read_manifest(run)["counts"]["accepted"] == ROWS

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import duckdb
 import pytest
@@ -15,6 +16,9 @@ from click.testing import CliRunner
 from vtaudit.cli import main
 from vtaudit.reasons import Reason, Warn
 from vtaudit.schemas import load_columns
+
+if TYPE_CHECKING:
+    from s3_server import Bucket
 
 ROOT = Path(__file__).parent.parent
 REAL_LOGS = ROOT.parent / "shared" / "real_logs"
@@ -82,6 +86,15 @@ def test_real_log_command_accepts_every_row_when_typed(block: str, tmp_path: Pat
     with duckdb.connect(tmp_path / "run" / "audit.duckdb", read_only=True) as connection:
         rows = connection.sql("SELECT received, accepted, rejected FROM summary").fetchall()
     assert rows[0] in [(4137, 4137, 0), (9804, 9804, 0), (3925, 3925, 0)]
+
+
+def test_remote_commands_run_when_typed(clone: Path, bucket: Bucket) -> None:
+    bucket.upload(ROOT / "sample_data" / "logs", "logs")
+    (block,) = find_blocks("sh s3")
+    for line in block.splitlines():
+        run_command(line.replace("s3://bucket", bucket.url))
+    with duckdb.connect("runs/remote/audit.duckdb", read_only=True) as connection:
+        assert connection.sql("SELECT received FROM summary").fetchall() == [(24_000,)]
 
 
 @pytest.mark.parametrize("query", find_blocks("sql"))

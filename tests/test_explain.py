@@ -11,6 +11,7 @@ from unittest import mock
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from commands import ROOT, SAMPLE_LOGS, invoke
@@ -521,3 +522,22 @@ def test_row_of_an_unreadable_file_is_unknown(tmp_path: Path) -> None:
     assert "unreadable, so its rows are unknown" in result.stderr
     result = invoke("explain", run, "--row", "u", "0")
     assert "1 files were unreadable" in result.stderr
+
+
+def test_row_of_a_file_with_a_damaged_page_is_unknown(tmp_path: Path) -> None:
+    files = {"a.parquet": make_stream(2), "b.parquet": make_stream(2, trajectory_id="u")}
+    for name, rows in files.items():
+        write_rows(rows, tmp_path / "logs" / name)
+    damaged = tmp_path / "logs" / "b.parquet"
+    pq.write_table(pq.read_table(damaged), damaged, write_page_checksum=True, use_dictionary=False)
+    content = bytearray(damaged.read_bytes())
+    column = pq.ParquetFile(damaged).metadata.row_group(0).column(2)
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 255
+    damaged.write_bytes(content)
+    process(tmp_path / "logs", tmp_path / "run", Settings(backend="reference"))
+    for place in ("b.parquet:0", "b.parquet:1"):
+        result = invoke("explain", tmp_path / "run", "--at", place)
+        assert result.exit_code == 3
+        assert "b.parquet: unreadable, so its rows are unknown: " in result.stderr
+    assert explain(tmp_path / "run", row=("t", 0)).verdict == "accepted"
+    assert invoke("verify", tmp_path / "run").exit_code == 0

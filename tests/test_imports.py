@@ -41,7 +41,7 @@ def test_process_with_numba_loads_neither_torch_nor_triton(tmp_path: Path) -> No
     )
     packages = loaded(code, SAMPLE_LOGS, tmp_path / "run")
     assert (tmp_path / "run" / "manifest.json").is_file()
-    assert packages & {"torch", "triton", "click", "rich"} == set()
+    assert packages & {"torch", "triton", "click", "rich", "fsspec"} == set()
     assert "numba" in packages
 
 

@@ -18,37 +18,42 @@ IMPORTS = {
     "appending": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.manifest appending.planning "
-        "appending.tables audit clock config counts laws places plan reading records "
-        "reports store"
+        "appending.reading appending.tables audit clock config counts laws places plan "
+        "records reports storage store"
     ),
     "appending.buckets": (
         "appending.committing appending.counting appending.judging appending.learning "
-        "appending.lines appending.loading clock outputs places reasons"
+        "appending.lines appending.loading clock labels outputs places reasons"
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts ledger plan reading reasons records segments"
+        "appending.judging appending.learning counts ledger outputs plan reasons records segments"
     ),
     "appending.forgetting": "appending.lines errors ranges",
-    "appending.joining": "canonical kernels ledger ordering records segments",
+    "appending.joining": "canonical kernels labels ledger ordering records segments",
     "appending.judging": (
         "appending.joining appending.payloads canonical kernels ledger plan reasons "
         "segments shard validation"
     ),
     "appending.learning": "appending.judging appending.lines ledger plan reasons segments shard",
-    "appending.lines": "canonical errors store",
-    "appending.loading": "appending.judging appending.lines canonical ordering plan reading",
+    "appending.lines": "canonical errors labels store",
+    "appending.loading": (
+        "appending.judging appending.lines appending.reading joining labels ordering plan"
+    ),
     "appending.manifest": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.taking audit canonical counts "
-        "mapping outputs places plan reports sources store"
+        "mapping outputs places plan reports storage store"
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
-        "appending.committing appending.lines appending.taking config errors plan records"
+        "appending.committing appending.lines appending.taking config errors plan records storage"
+    ),
+    "appending.reading": (
+        "appending.lines canonical config counts errors labels outputs plan reading reports units"
     ),
     "appending.tables": "appending.counting appending.taking audit counts plan store",
-    "appending.taking": "canonical errors records sources",
+    "appending.taking": "canonical errors records sources storage",
     "audit": "counts errors reasons records schemas",
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
@@ -56,21 +61,21 @@ IMPORTS = {
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
         "cli.group cli.options errors explanation explanation.report inspection "
-        "inspection.report plain presets query reasons terminal verification "
+        "inspection.report plain presets query reasons storage terminal verification "
         "verification.report"
     ),
     "cli.group": "errors",
     "cli.options": "config errors ranges",
     "cli.process": "cli.group cli.options config pipeline reports terminal",
     "clock": "",
-    "config": "errors ranges reasons schemas",
+    "config": "errors ranges reasons schemas storage",
     "console": "",
-    "counts": "reasons records",
+    "counts": "labels reasons records",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
-        "explanation.ruling explanation.subject plan reading reasons shard sources "
-        "verification.replay"
+        "explanation.ruling explanation.subject joining labels plan reading reasons shard "
+        "shards sources storage verification.replay"
     ),
     "explanation.acceptance": "config reasons",
     "explanation.cut": "explanation.subject reasons",
@@ -84,15 +89,15 @@ IMPORTS = {
     ),
     "explanation.subject": "plan reasons shard",
     "inspection": (
-        "errors inspection.doubts inspection.footers inspection.proposal "
-        "inspection.streams inspection.suggestion inspection.survey mapping "
-        "mapping.expressions presets records sources"
+        "errors inspection.doubts inspection.footers inspection.proposal inspection.streams "
+        "inspection.suggestion inspection.survey mapping mapping.expressions presets records "
+        "sources storage"
     ),
     "inspection.doubts": (
         "inspection.footers inspection.proposal inspection.streams inspection.survey "
         "presets.aliases"
     ),
-    "inspection.footers": "canonical errors mapping mapping.expressions records sources",
+    "inspection.footers": "canonical errors mapping mapping.expressions records sources storage",
     "inspection.proposal": (
         "canonical inspection.footers mapping mapping.expressions presets presets.aliases"
     ),
@@ -100,6 +105,7 @@ IMPORTS = {
     "inspection.streams": "",
     "inspection.suggestion": "inspection.proposal presets",
     "inspection.survey": "canonical errors mapping records sources",
+    "joining": "canonical errors labels mapping plan records shards sources",
     "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
     "kernels.arguments": "errors kernels.targets",
     "kernels.backends": "errors",
@@ -109,13 +115,13 @@ IMPORTS = {
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
     "kernels.packed": (
-        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan"
-        " kernels.reference kernels.stream kernels.targets kernels.triton_scan"
+        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan "
+        "kernels.reference kernels.stream kernels.targets kernels.triton_scan"
     ),
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
-        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream"
-        " kernels.triton_words kernels.workspaces"
+        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream "
+        "kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
     "kernels.triton_pairs": "",
@@ -124,59 +130,66 @@ IMPORTS = {
     "kernels.triton_stream": "kernels.triton_pairs kernels.triton_rows kernels.triton_words",
     "kernels.triton_words": "kernels.triton_pairs",
     "kernels.workspaces": "kernels.launches kernels.triton_words",
+    "labels": "errors",
     "laws": "errors reasons",
-    "ledger": "",
+    "layout": "canonical labels plan reading records",
+    "ledger": "labels",
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
     "needs": "config errors presets.aliases",
-    "ordering": "canonical records",
+    "ordering": "records",
     "outputs": (
-        "audit counts kernels ledger plan reading reasons records results segments shard store"
+        "audit canonical counts kernels ledger plan reasons records results segments shard "
+        "store units"
     ),
     "pipeline": (
-        "appending audit checkpoints clock config counts laws outputs plan reading "
-        "records reports shard sources store"
+        "appending audit checkpoints clock config counts errors laws outputs plan reading "
+        "reports shard storage store units"
     ),
     "places": "",
     "plain": "",
-    "plan": "canonical carry config errors kernels mapping needs records scores sources",
+    "plan": "canonical carry config errors kernels mapping needs records scores sources storage",
     "presets": "errors",
     "presets.aliases": "",
     "query": "audit errors places schemas store",
     "ranges": "",
-    "reading": "canonical counts errors mapping plan records shards sources",
+    "reading": "canonical errors labels mapping plan sources",
     "reasons": "",
-    "records": "",
+    "records": "storage",
+    "remote": "errors",
     "reports": "audit config outputs plan reasons records",
     "results": "canonical reasons schemas",
     "schemas": "errors reasons",
-    "scores": "canonical config errors records sources",
+    "scores": "canonical config errors records sources storage",
     "segments": "reasons records",
     "shard": (
-        "canonical clock kernels ledger ordering plan reading reasons records segments validation"
+        "canonical clock joining kernels labels ledger ordering plan reasons records segments "
+        "validation"
     ),
-    "shards": "errors",
-    "sources": "errors ranges records",
-    "store": "errors places ranges",
+    "shards": "errors labels store",
+    "sources": "errors ranges records storage",
+    "storage": "errors remote",
+    "store": "errors places ranges storage",
     "terminal": "console plain presets reasons reports",
-    "training": "errors schemas training.epoch",
+    "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",
+    "units": "joining layout mapping plan reading shards",
     "validation": "actions canonical config reasons",
     "verification": (
-        "errors places plan store verification.checks verification.comparison "
+        "errors places plan storage store verification.checks verification.comparison "
         "verification.recompute verification.replay verification.stores"
     ),
     "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs plan reading shard verification.comparison verification.replay"
+        "audit clock outputs plan shard units verification.comparison verification.replay"
     ),
-    "verification.replay": "config errors places plan records shard store",
+    "verification.replay": "config errors places plan records shard storage store",
     "verification.report": "console verification.comparison",
     "verification.stores": (
-        "appending appending.lines clock config errors outputs places plan records store "
-        "verification.checks verification.comparison"
+        "appending appending.lines clock config errors outputs places plan records "
+        "storage store verification.checks verification.comparison"
     ),
 }
 
@@ -184,6 +197,7 @@ IMPORTS = {
 CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
+    "fsspec": {"remote"},
     "numba": {"kernels.numba_scan"},
     "rich": {
         "console",
@@ -216,7 +230,7 @@ CONFINED = {
 }
 ANYWHERE = {"numpy", "polars", "pyarrow"}
 STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}
-JOINERS = {"outputs", "pipeline", "plan", "reading", "shard"}
+JOINERS = {"joining", "layout", "outputs", "pipeline", "plan", "reading", "shard", "units"}
 
 
 def list_modules() -> dict[str, ast.Module]:

@@ -165,16 +165,16 @@ def test_done_shards_are_not_computed_again(
         with pytest.raises(InputError):
             process(SAMPLE_LOGS, tmp_path / "run", ONE_THREAD)
     done = len(list((tmp_path / ".run.vtaudit" / "progress").glob("shard-*.json")))
-    from vtaudit import pipeline
+    from vtaudit import units
 
-    judged = []
-    judge = pipeline.judge_shard
-    monkeypatch.setattr(
-        pipeline, "judge_shard", lambda *given: judged.append(given[2]) or judge(*given)
-    )
+    read = []
+    for name in ("read_chunk", "read_bucket"):
+        method = getattr(units.Log, name)
+        monkeypatch.setattr(units.Log, name, lambda log, k, do=method: read.append(k) or do(log, k))
     process(SAMPLE_LOGS, tmp_path / "run", RESUME)
-    assert 0 < done < 4
-    assert len(judged) == 4 - done
+    process(SAMPLE_LOGS, tmp_path / "again", SETTINGS)
+    assert done > 1
+    assert len(read) == 2 * len(set(read)) - done
 
 
 def test_resume_runs_from_the_start_when_nothing_is_there(tmp_path: Path) -> None:

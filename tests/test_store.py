@@ -61,7 +61,7 @@ def fail(*arguments: object, **options: object) -> None:
     raise Failure
 
 
-@pytest.mark.parametrize("step", ["make_plan", "read_log", "write_shard", "write_manifest"])
+@pytest.mark.parametrize("step", ["make_plan", "open_log", "write_shard", "write_manifest"])
 def test_nothing_is_left_when_a_step_fails(
     step: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,10 +80,8 @@ def counts_of(counted: pl.DataFrame, scope: str, value: str | None) -> Counts:
     return {(measure, kind): count for _, _, measure, kind, count in rows.iter_rows()}
 
 
-def audit_rows(
-    counts: Counts, unknown: Mapping[tuple[str, str], str], *, zeros: bool
-) -> list[dict[str, Any]]:
-    """Return the rows of `audit`, or of one group of `audit_by` without its scope.
+def audit_rows(counts: Counts, unknown: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
+    """Return the rows of `audit`.
 
     Each has measure, kind, count, denominator, denominator_measure, fraction, null_reason. A
     count that cannot be known is null unless something was found all the same.
@@ -95,8 +93,6 @@ def audit_rows(
         for kind in kinds:
             found = counts.get((measure, kind), 0)
             why = unknown.get((measure, kind or ""), unknown.get((measure, "")))
-            if found == 0 and not zeros:
-                continue
             count = None if why and not found else found
             rows.append(_audit_row(measure, kind, count, over, totals.get(over or "", 0), why))
     return rows
@@ -121,23 +117,40 @@ def _audit_row(
     }
 
 
-def audit_by_rows(
-    counted: pl.DataFrame, unknown: Mapping[tuple[str, str], str]
-) -> list[dict[str, Any]]:
+def tabulate_groups(counted: pl.DataFrame) -> pl.DataFrame:
     """Return the rows of `audit_by`: every scope and value, non-zero counts only."""
-    rows = []
-    groups = counted.select("scope", "scope_value").unique().sort("scope", "scope_value")
-    by_group = counted.partition_by("scope", "scope_value", as_dict=True)
-    for scope, value in groups.iter_rows():
-        part = by_group[(scope, value)]
-        counts = {(measure, kind): count for _, _, measure, kind, count in part.iter_rows()}
-        place = {"scope": scope, "scope_value": value}
-        if scope == RUN:
-            place = {"scope": "batch", "scope_value": str(BATCH)}
-        for row in audit_rows(counts, unknown, zeros=False):
-            del row["null_reason"]
-            rows.append({**row, "batch": BATCH, **place})
-    return rows
+    places = [(m, kind, over) for m, kinds, over in MEASURES for kind in kinds]
+    measures = pl.DataFrame(
+        places,
+        schema={"measure": pl.String, "kind": pl.String, "denominator_measure": pl.String},
+        orient="row",
+    ).with_row_index("place")
+    group = ["scope", "scope_value"]
+    totals = counted.filter(pl.col("kind").is_null())
+    rows = totals.filter(pl.col("measure").is_in(["received", "padding"]))
+    totals = pl.concat([totals, rows.with_columns(pl.lit("rows").alias("measure"))])
+    totals = totals.group_by(*group, pl.col("measure").alias("denominator_measure")).agg(
+        pl.col("count").sum().alias("denominator")
+    )
+    found = (
+        counted.join(measures, on=["measure", "kind"], nulls_equal=True)
+        .join(totals, on=[*group, "denominator_measure"], how="left", nulls_equal=True)
+        .sort(*group, "place")
+    )
+    is_run = pl.col("scope") == RUN
+    has_total = pl.col("denominator_measure").is_not_null()
+    total = pl.when(has_total).then(pl.col("denominator").fill_null(0))
+    return found.select(
+        "measure",
+        "kind",
+        "count",
+        total.alias("denominator"),
+        "denominator_measure",
+        pl.when(total > 0).then(pl.col("count") / total).alias("fraction"),
+        pl.lit(BATCH).cast(pl.Int64).alias("batch"),
+        pl.when(is_run).then(pl.lit("batch")).otherwise("scope").alias("scope"),
+        pl.when(is_run).then(pl.lit(str(BATCH))).otherwise("scope_value").alias("scope_value"),
+    )
 
 
 def summary_row(
@@ -170,8 +183,14 @@ def file_rows(files: Sequence[InputFile]) -> list[dict[str, Any]]:
     ]
 
 
-def make_table(name: str, run_id: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+def make_table(
+    name: str, run_id: str, rows: Sequence[Mapping[str, Any]] | pl.DataFrame
+) -> pa.Table:
     """Return rows as an Arrow table with the schema of schemas/NAME.json."""
+    if isinstance(rows, pl.DataFrame):
+        schema = arrow_schema(name)
+        columns = rows.with_columns(pl.lit(run_id).alias("run_id")).select(schema.names).to_arrow()
+        return columns.cast(schema)
     return pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], arrow_schema(name))
 
 

@@ -14,9 +14,10 @@ import polars as pl
 from vtaudit.counts import SCHEMA
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.outputs import ShardResult
-from vtaudit.store import PROGRESS, clear, replace_text
+from vtaudit.store import PROGRESS, SPILL, clear, replace_text
 
 RUN_ID = "run_id"
+UNREADABLE = "unreadable"
 PARTS = ("targets", "rejects")
 
 
@@ -35,10 +36,29 @@ def prepare_workspace(work: Path, run_id: str, *, resume: bool) -> None:
                 f"--resume: the unfinished run is {found}, this one would be {run_id}: settings, "
                 "inputs or version differ; give the same ones, or drop --resume to start anew"
             )
-        clear(work, but=(PROGRESS, *PARTS))
+        clear(work, but=(PROGRESS, SPILL, *PARTS))
     else:
         clear(work)
         replace_text(marker, run_id)
+
+
+def load_unreadable(work: Path) -> dict[int, str]:
+    """Return the errors of files that turned out unreadable, by their place in the plan."""
+    path = work / PROGRESS / UNREADABLE
+    if not path.is_file():
+        return {}
+    return {int(place): error for place, error in _read_json(path).items()}
+
+
+def start_anew(work: Path, run_id: str, unreadable: dict[int, str]) -> None:
+    """Empty the workspace of a run some of whose files turned out unreadable.
+
+    Raises:
+        InputError: the disk failed.
+    """
+    clear(work)
+    replace_text(work / PROGRESS / UNREADABLE, json.dumps(unreadable))
+    replace_text(work / PROGRESS / RUN_ID, run_id)
 
 
 def save_shard(work: Path, number: int, result: ShardResult) -> None:
@@ -52,6 +72,7 @@ def save_shard(work: Path, number: int, result: ShardResult) -> None:
         "surplus": result.surplus,
         "unscored": result.unscored,
         "unused": result.unused,
+        "has_discounts": result.has_discounts,
     }
     replace_text(_path(work, number), json.dumps(body))
 
@@ -61,17 +82,23 @@ def load_shard(work: Path, number: int) -> ShardResult | None:
     path = _path(work, number)
     if not path.is_file():
         return None
-    try:
-        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}; start anew without --resume") from None
+    body = _read_json(path)
     return ShardResult(
         counts=pl.DataFrame(body["counts"], schema=SCHEMA, orient="row"),
         surplus=body["surplus"],
         unscored=tuple((trajectory, step) for trajectory, step in body["unscored"]),
         unused=tuple((trajectory, step) for trajectory, step in body["unused"]),
+        has_discounts=body["has_discounts"],
     )
 
 
 def _path(work: Path, number: int) -> Path:
     return work / PROGRESS / f"shard-{number:05d}.json"
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}; start anew without --resume") from None
+    return body

@@ -15,6 +15,7 @@ from vtaudit.errors import SettingsError, name_choices
 from vtaudit.ranges import KINDS
 from vtaudit.reasons import Reason
 from vtaudit.schemas import load_columns
+from vtaudit.storage import parse_place
 
 DEFAULT_GAMMA = 0.99
 LINEAGE = tuple(column.name for column in load_columns("trajectory_log") if column.lineage)
@@ -164,6 +165,8 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.scores, str):
+            parse_place(self.scores)
         for item in fields(self):
             _check(item, getattr(self, item.name))
         _check_names("expect", self.expect, LINEAGE)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from vtaudit.labels import number_values
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import Verdicts
 
@@ -26,9 +27,27 @@ STATE = ("boundary", "source", "has_ratio", "clipped")
 # how many values each of STATE can have, 7 standing for none
 STATE_SIZES = (8, 8, 2, 8)
 NONE = 7
+Ints = NDArray[np.integer]
 # the number of each row's group, and the groups as text
-Groups = tuple[NDArray[np.int64], Sequence[str | None]]
+Groups = tuple[Ints, pl.Series]
 DISTINCT = {"unique": "key", "windows": "window", "deliveries": "delivery"}
+# more numbers than this for each row are counted by sorting
+MAX_NUMBERS_PER_ROW = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Things:
+    """The things that rows belong to, such as windows, ready to be counted by group.
+
+    Attributes:
+        number: of the row's thing, -1 for none  # [N]
+        alone: rows of things that are known to have no other row  # [L]
+        is_head: other rows whose thing is not that of the row before  # [N]
+    """
+
+    number: Ints
+    alone: Ints
+    is_head: NDArray[np.bool_]
 
 
 def count_verdicts(
@@ -44,25 +63,48 @@ def count_verdicts(
     """
     state, states = _number_states(verdicts, thresholds)
     tests = _row_tests(thresholds, targets=targets)
-    groups: dict[str, Groups] = {RUN: (np.zeros(len(state), np.int64), [RUN])}
-    groups |= {name: _encode(scopes[name]) for name in scopes.columns}
+    truth = states.select(test.alias(str(k)) for k, (_, _, test) in enumerate(tests)).to_numpy()
+    labels = pl.DataFrame(
+        {"measure": [measure for measure, _, _ in tests], "kind": [kind for _, kind, _ in tests]},
+        schema_overrides={"kind": pl.String},
+    )
+    things = _find_things(verdicts)
+    groups: dict[str, Groups] = {RUN: (np.zeros(len(state), np.int32), pl.Series([RUN]))}
+    groups |= {name: number_values(scopes[name]) for name in scopes.columns}
     parts = []
     for scope, (group, values) in groups.items():
-        parts.append(_count_rows(scope, group, values, state, states, tests))
-        parts.append(_count_distinct(scope, group, values, verdicts))
+        place, counts = _count_rows(group, state, truth.astype(np.int64))
+        which, test = np.nonzero(counts)
+        parts.append(_rows(scope, values, place[which], labels[test], counts[which, test]))
+        for measure, kind in things.items():
+            found = _count_distinct(group, kind, len(values))
+            place = np.flatnonzero(found)
+            label = pl.DataFrame({"measure": [measure], "kind": [None]}, schema=labels.schema)
+            parts.append(
+                _rows(scope, values, place, label[np.zeros(len(place), np.int64)], found[place])
+            )
     return merge_counts(parts)
 
 
-def _encode(column: pl.Series) -> Groups:
-    """Return a number for each distinct value of a column, and the values as text."""
-    coded = column.rechunk().to_arrow().dictionary_encode(null_encoding="encode")
-    values = pl.Series(coded.dictionary).cast(pl.String).to_list()
-    return np.asarray(coded.indices, dtype=np.int64), values
+def _rows(
+    scope: str,
+    values: pl.Series,
+    place: Ints,
+    labels: pl.DataFrame,
+    counts: Ints,
+) -> pl.DataFrame:
+    return labels.select(
+        pl.lit(scope).alias("scope"),
+        values.gather(place).alias("scope_value"),
+        "measure",
+        "kind",
+        pl.Series("count", counts, dtype=pl.Int64),
+    )
 
 
 def _number_states(
     verdicts: Verdicts, thresholds: Mapping[str, float]
-) -> tuple[NDArray[np.int64], pl.DataFrame]:
+) -> tuple[Ints, pl.DataFrame]:
     """Return the number of each row's state  # [N], and what each state is.
 
     A state is a combination of reasons, warnings, boundary, source, has_ratio and clipped.
@@ -73,89 +115,92 @@ def _number_states(
         ~np.isnan(verdicts.log_ratio),
         clip_bits(verdicts.log_ratio, thresholds),
     )
-    state = np.zeros(len(verdicts.reasons), np.int64)
+    code, sizes = np.zeros(len(verdicts.reasons), np.uint16), math.prod(STATE_SIZES)
+    for column, size in zip(columns, STATE_SIZES, strict=True):
+        code *= np.uint16(size)
+        code += column
     flagged = np.flatnonzero(verdicts.reasons | verdicts.warnings)
     pairs = np.stack((verdicts.reasons[flagged], verdicts.warnings[flagged]))
     pairs, number = np.unique(pairs, axis=1, return_inverse=True)
-    state[flagged] = number.reshape(-1) + 1
-    for column, size in zip(columns, STATE_SIZES, strict=True):
-        state = state * size + column
-    coded = pa.array(state).dictionary_encode()
-    rest, parts = np.asarray(coded.dictionary), {}
+    whole = code.astype(np.int32)
+    whole[flagged] += (sizes * (number.reshape(-1) + 1)).astype(np.int32)
+    found, _, state = _tally(whole)
+    parts: dict[str, Ints] = {}
+    rest = found.astype(np.int64)
     for name, size in zip(reversed(STATE), reversed(STATE_SIZES), strict=True):
         parts[name], rest = rest % size, rest // size
     pairs = np.concatenate((np.zeros((2, 1), np.uint64), pairs), axis=1)
     states = pl.DataFrame({"reasons": pairs[0, rest], "warnings": pairs[1, rest], **parts})
-    state = np.asarray(coded.indices, dtype=np.int64)
     return state, states.with_columns(pl.col("has_ratio") == 1)
 
 
-def _count_rows(
-    scope: str,
-    group: NDArray[np.int64],
-    values: Sequence[str | None],
-    state: NDArray[np.int64],
-    states: pl.DataFrame,
-    tests: list[tuple[str, str | None, pl.Expr]],
-) -> pl.DataFrame:
-    """Return everything that is counted in rows, by group."""
-    rows = np.bincount(group * states.height + state, minlength=0)
-    places = np.flatnonzero(rows)
-    if not len(places):
-        return pl.DataFrame(schema=SCHEMA)
-    counted = (
-        states[places % states.height]
-        .with_columns(
-            pl.Series("scope_value", values, dtype=pl.String).gather(places // states.height),
-            pl.Series("rows", rows[places]),
-        )
-        .group_by("scope_value")
-        .agg(
-            (pl.col("rows") * test).sum().cast(pl.Int64).alias(str(number))
-            for number, (_, _, test) in enumerate(tests)
-        )
-    )
-    names = [(str(number), measure, kind) for number, (measure, kind, _) in enumerate(tests)]
-    labels = pl.DataFrame(
-        names, schema={"name": pl.String, "measure": pl.String, "kind": pl.String}, orient="row"
-    )
-    return (
-        counted.unpivot(index="scope_value", variable_name="name", value_name="count")
-        .filter(pl.col("count") != 0)
-        .join(labels, on="name")
-        .select(pl.lit(scope).alias("scope"), "scope_value", "measure", "kind", "count")
-    )
+def _count_rows(group: Ints, state: Ints, truth: Ints) -> tuple[Ints, Ints]:
+    """Return the groups that have rows  # [G], and how many of their rows pass each test  # [G, T].
+
+    Args:
+        group: of each row  # [N]
+        state: of each row  # [N]
+        truth: whether a row of a state passes a test, 0 or 1  # [S, T]
+    """
+    number, rows, _ = _tally(group.astype(np.int64) * len(truth) + state)
+    group = number // max(len(truth), 1)
+    firsts = np.flatnonzero(np.diff(group, prepend=-1))
+    passed = truth[number % max(len(truth), 1)] * rows[:, None]
+    counts = np.add.reduceat(passed, firsts) if len(firsts) else passed
+    return group[firsts], counts
 
 
-def _count_distinct(
-    scope: str, group: NDArray[np.int64], values: Sequence[str | None], verdicts: Verdicts
-) -> pl.DataFrame:
-    """Return the distinct keys, windows and deliveries of each group."""
-    retried = _duplicate_deliveries(verdicts)
-    columns = {name: getattr(verdicts, column) for name, column in DISTINCT.items()}
-    columns["deliveries_duplicate"] = np.where(retried, verdicts.delivery, -1)
-    rows = []
-    for measure, number in columns.items():
-        found = _distinct_by_group(group[number >= 0], number[number >= 0])
-        counts = zip(values, found.tolist(), strict=False)
-        rows += [(scope, value, measure, None, count) for value, count in counts if count]
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+def _tally(number: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the numbers that occur, ascending, how often, and the place of each row's among them.
+
+    Args:
+        number: of each row, not negative  # [N]
+    """
+    if number.max(initial=0) > MAX_NUMBERS_PER_ROW * len(number):
+        found, place, rows = np.unique(number, return_inverse=True, return_counts=True)
+        return found, rows, place
+    rows = np.bincount(number)
+    found = np.flatnonzero(rows)
+    place = np.empty(len(rows), np.int32)
+    place[found] = np.arange(len(found))
+    return found, rows[found], place[number]
 
 
-def _distinct_by_group(group: NDArray[np.int64], number: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many distinct numbers each group has; it is the runs of one pair that are sorted.
+def _find_things(verdicts: Verdicts) -> dict[str, _Things]:
+    """Return what is counted by distinct numbers."""
+    numbers = {name: getattr(verdicts, column) for name, column in DISTINCT.items()}
+    is_retried = _duplicate_deliveries(verdicts)
+    numbers["deliveries_duplicate"] = np.where(is_retried, verdicts.delivery, -1)
+    things = {}
+    for name, number in numbers.items():
+        is_head = number >= 0
+        is_head[1:] &= number[1:] != number[:-1]
+        is_alone = np.zeros(len(number), np.bool_)
+        if name == "unique":  # the rows of one key stand together
+            is_alone = is_head.copy()
+            is_alone[:-1] &= number[1:] != number[:-1]
+        things[name] = _Things(number, np.flatnonzero(is_alone), is_head & ~is_alone)
+    return things
+
+
+def _count_distinct(group: Ints, things: _Things, groups: int) -> Ints:
+    """Return how many distinct things each group has; it is the runs of one pair that are sorted.
 
     A number that stands in one run alone is distinct there without any sorting.
     """
-    if not len(group):
-        return np.zeros(0, np.int64)
-    is_first = np.ones(len(group), np.bool_)
-    is_first[1:] = (group[1:] != group[:-1]) | (number[1:] != number[:-1])
-    group, number = group[is_first], number[is_first]
-    runs = np.bincount(number)[number]
-    once = np.bincount(group[runs == 1], minlength=int(group.max()) + 1)
-    pairs = np.unique(group[runs > 1] * (int(number.max()) + 1) + number[runs > 1])
-    return once + np.bincount(pairs // (int(number.max()) + 1), minlength=len(once))
+    is_first = things.is_head.copy()
+    is_first[1:] |= (group[1:] != group[:-1]) & (things.number[1:] >= 0)
+    is_first[things.alone] = False
+    place, number = group[is_first].astype(np.int64), things.number[is_first]
+    alone = group if len(things.alone) == len(group) else group[things.alone]
+    once = np.bincount(alone, minlength=groups)
+    if not len(number):
+        return once
+    is_single = np.bincount(number)[number] == 1
+    once += np.bincount(place[is_single], minlength=groups)
+    size = int(number.max()) + 1
+    pairs = np.unique(place[~is_single] * size + number[~is_single])
+    return once + np.bincount(pairs // size, minlength=groups)
 
 
 def count_padding(rows: pl.DataFrame) -> pl.DataFrame:
@@ -178,10 +223,9 @@ def count_padding(rows: pl.DataFrame) -> pl.DataFrame:
 
 def clip_bits(log_ratio: np.ndarray, thresholds: Mapping[str, float]) -> np.ndarray:
     """Return a bit per kind where log_ratio > log(bar), strictly  # [N] uint8."""
-    bits = np.zeros(len(log_ratio), np.uint8)
+    bits, exact = np.zeros(len(log_ratio), np.uint8), log_ratio.astype(np.float64)
     for place, bar in enumerate(thresholds.values()):
-        above = log_ratio.astype(np.float64) > math.log(bar)
-        bits |= above.astype(np.uint8) << np.uint8(place)
+        bits |= (exact > math.log(bar)).view(np.uint8) << np.uint8(place)
     return bits
 
 

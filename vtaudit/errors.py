@@ -36,7 +36,13 @@ class InputError(VtauditError):
 
 
 class UnreadableError(InputError):
-    """One file of the log cannot be read; the run goes on without it and counts it."""
+    """One file of the log cannot be read; the run goes on without it and counts it.
+
+    Attributes:
+        place: of the file in the plan, once it is known.
+    """
+
+    place: int | None = None
 
 
 class EngineError(VtauditError):

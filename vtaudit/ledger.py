@@ -9,6 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from vtaudit.labels import code_values, decode_text
+
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 NO_KEY = -1
@@ -54,7 +56,8 @@ def number_keys(frame: pl.DataFrame, key_missing: Bools) -> Keys:
 
 def _run_numbers(column: pl.Series) -> Ints:
     """Number the runs of equal values, null being a value of its own."""
-    return column.rle_id().cast(pl.Int64).to_numpy()
+    is_first = column.ne_missing(column.shift()).to_numpy()
+    return np.cumsum(is_first, dtype=np.int64)
 
 
 def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> Bools:
@@ -63,10 +66,9 @@ def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> B
     Equal means NaN = NaN, -0.0 = 0.0 and null = null; every copy of such a key is a conflict.
     """
     conflict = np.zeros(frame.height, np.bool_)
-    repeated = (keys.key != NO_KEY) & (keys.counts[keys.key] > 1) if len(keys.counts) else conflict
-    rows = np.flatnonzero(repeated)
-    if not len(rows):
+    if (keys.counts == 1).all():
         return conflict
+    rows = np.flatnonzero((keys.key != NO_KEY) & (keys.counts[keys.key] > 1))
     copies = frame.select(payload)[rows]
     firsts = frame.select(payload)[keys.starts[keys.key[rows]]]
     differs = np.zeros(len(rows), np.bool_)
@@ -86,7 +88,7 @@ def find_duplicates(keys: Keys, conflict: Bools, has_reason: Bools) -> Bools:
     """
     duplicate = np.zeros(len(conflict), np.bool_)
     rows = np.flatnonzero((keys.key != NO_KEY) & ~conflict)
-    if not len(rows):
+    if not len(rows) or (keys.counts == 1).all():
         return duplicate
     duplicate[rows] = True
     duplicate[keys.starts[keys.key[rows]]] = False
@@ -114,13 +116,7 @@ def number_windows(frame: pl.DataFrame, keys: Keys, *, stitched: bool) -> Ints:
     return window
 
 
-def code_values(column: pl.Series) -> Ints:
-    """Return a number for each distinct value, in order of appearance, null being 0  # [N]."""
-    codes = column.to_arrow().dictionary_encode().indices.cast("int64")
-    return np.asarray(codes.fill_null(-1)) + 1
-
-
-def combine_codes(*columns: Ints) -> Ints:
+def combine_codes(*columns: NDArray[np.integer]) -> Ints:
     """Return one number per distinct combination of the columns, from 0, in their order  # [N].
 
     Rows mostly come in runs of one combination, so it is the runs that are sorted.
@@ -159,3 +155,29 @@ def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
         copy[order] = np.arange(len(order)) - begin
     delivery[rows] = combine_codes(place, copy)
     return delivery
+
+
+def find_outside(
+    frame: pl.DataFrame, keys: Keys, edges: pl.DataFrame | None, lineage: Sequence[str]
+) -> NDArray[np.float64]:
+    """Return the value of each row's successor where that is in another shard, else NaN  # [N].
+
+    Args:
+        frame: the rows of the shard.
+        keys: the rows by key.
+        edges: trajectory_id, step, lineage and value of rows in other shards.
+        lineage: the mapped lineage columns, in which a row and its successor are equal.
+    """
+    outside = np.full(frame.height, np.nan)
+    if edges is None or not edges.height or not len(keys.step):
+        return outside
+    is_last = np.ones(len(keys.step), np.bool_)
+    is_last[:-1] = (keys.trajectory[1:] != keys.trajectory[:-1]) | (
+        keys.step[1:] != keys.step[:-1] + 1
+    )
+    rows = np.flatnonzero((keys.key != NO_KEY) & is_last[keys.key])
+    names = ["trajectory_id", "step", *lineage]
+    ends = decode_text(frame.select(names)[rows]).with_columns(pl.col("step") + 1)
+    found = ends.join(edges, on=names, how="left", nulls_equal=True, maintain_order="left")
+    outside[rows] = found["value"].fill_null(float("nan")).to_numpy()
+    return outside

@@ -1,12 +1,13 @@
-"""Give rows their step, scores and ends, and put them in the order of their streams."""
+"""Give rows their step and ends, and put them in the order of their streams."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-from vtaudit.canonical import KEYS
 from vtaudit.records import InputFile
 
 ORDER = ("trajectory_id", "step", "file", "row")
@@ -34,36 +35,6 @@ def number_steps(rows: pl.DataFrame, files: Sequence[InputFile]) -> pl.DataFrame
     return pl.concat([originals, copies.select(originals.columns)]).drop("origin")
 
 
-def join_scores(rows: pl.DataFrame, scores: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return the rows with their scores, and the keys of scores that no row has.
-
-    A score replaces the logged column; a logged bootstrap_value stands where no score has
-    a finite one.
-    `scored` says which rows found a score.
-    """
-    names = [name for name in scores.columns if name not in KEYS]
-    marked = scores.rename({name: f"scored:{name}" for name in names}).with_columns(
-        pl.lit(True).alias("scored")
-    )
-    joined = rows.join(marked, on=list(KEYS), how="left", maintain_order="left")
-    columns = [
-        _first_finite(f"scored:{name}", name)
-        if name == "bootstrap_value" and name in rows.columns
-        else pl.col(f"scored:{name}")
-        for name in names
-    ]
-    joined = joined.with_columns(
-        pl.col("scored").fill_null(False),
-        *(column.alias(name) for column, name in zip(columns, names, strict=True)),
-    ).drop(f"scored:{name}" for name in names)
-    unused = scores.join(rows, on=list(KEYS), how="anti").select(KEYS).sort(KEYS)
-    return joined, unused
-
-
-def _first_finite(one: str, other: str) -> pl.Expr:
-    return pl.when(pl.col(one).is_finite()).then(pl.col(one)).otherwise(pl.col(other))
-
-
 def mark_ends(rows: pl.DataFrame, end: str) -> pl.DataFrame:
     """Return the rows with flags: the greatest step of each trajectory ends it as `end` says."""
     is_key = pl.col("trajectory_id").is_not_null() & (pl.col("step") >= 0)
@@ -77,5 +48,44 @@ def mark_ends(rows: pl.DataFrame, end: str) -> pl.DataFrame:
 
 
 def sort_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows by (trajectory_id, step, file, row), nulls first."""
-    return rows.sort(ORDER, nulls_last=False)
+    """Return the rows by (trajectory_id, step, file, row), nulls first.
+
+    Most logs hold long runs of rows in order: then it is the runs that are sorted.
+    """
+    keys = _order_keys(rows)
+    is_head = ~_are_in_order(keys)
+    if not is_head.any():
+        return rows
+    heads = np.concatenate(([0], np.flatnonzero(is_head) + 1))
+    first = [key[heads] for key in reversed(keys)]
+    run = np.lexsort(first)
+    lengths = np.diff(heads, append=rows.height)[run]
+    begin = np.cumsum(lengths) - lengths
+    order = np.repeat(heads[run] - begin, lengths) + np.arange(rows.height)
+    if not _are_in_order([key[order] for key in keys]).all():
+        order = np.lexsort(keys[::-1])
+    return rows[order]
+
+
+def _order_keys(rows: pl.DataFrame) -> list[NDArray[np.int64]]:
+    """Return the columns of ORDER as numbers in their order, null before all others."""
+    keys = []
+    for name in ORDER:
+        column = rows[name]
+        if isinstance(column.dtype, pl.Enum):
+            column = column.to_physical().cast(pl.Int64)
+        elif column.null_count():
+            column = column.rank("dense")
+        keys.append(column.cast(pl.Int64).fill_null(-1).to_numpy())
+    return keys
+
+
+def _are_in_order(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Return whether each row but the last stands before the next one  # [N - 1]."""
+    rows = len(keys[0])
+    is_less = np.zeros(max(rows - 1, 0), np.bool_)
+    is_equal = np.ones(max(rows - 1, 0), np.bool_)
+    for key in keys:
+        is_less |= is_equal & (key[:-1] < key[1:])
+        is_equal &= key[:-1] == key[1:]
+    return is_less | is_equal

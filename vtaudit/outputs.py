@@ -12,11 +12,11 @@ import polars as pl
 import pyarrow as pa
 
 from vtaudit import audit
-from vtaudit.counts import RUN, SCHEMA, count_verdicts, merge_counts
+from vtaudit.canonical import CARRIED
+from vtaudit.counts import RUN, SCHEMA, SCOPES, count_padding, count_verdicts, merge_counts
 from vtaudit.kernels import VTrace
-from vtaudit.ledger import number_deliveries, number_windows
+from vtaudit.ledger import number_deliveries
 from vtaudit.plan import Plan
-from vtaudit.reading import LogRows, scope_names
 from vtaudit.reasons import Warn
 from vtaudit.records import Verdicts
 from vtaudit.results import (
@@ -29,6 +29,7 @@ from vtaudit.results import (
 from vtaudit.segments import NOT_CUT
 from vtaudit.shard import Shard, floats
 from vtaudit.store import write_table
+from vtaudit.units import Chunk
 
 NAMED_KEYS = 5
 Row = tuple[object, int]
@@ -36,17 +37,29 @@ Row = tuple[object, int]
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """Counts of a shard, its surplus scores, and a few keys without score and without row."""
+    """What a unit of the log leaves for the audit.
+
+    Attributes:
+        counts: of its rows.
+        surplus: scores without a row.
+        unscored, unused: a few keys without score, and without row.
+        has_discounts: whether a discount is neither 0 nor 1.
+    """
 
     counts: pl.DataFrame
-    surplus: int
-    unscored: tuple[Row, ...]
-    unused: tuple[Row, ...]
+    surplus: int = 0
+    unscored: tuple[Row, ...] = ()
+    unused: tuple[Row, ...] = ()
+    has_discounts: bool = False
+
+
+def scope_names(plan: Plan) -> list[str]:
+    """Return the mapped scopes of the audit."""
+    return ["source_file", *(name for name in SCOPES if name in plan.shape.dtypes)]
 
 
 def count_shard(plan: Plan, shard: Shard) -> ShardResult:
     """Return the counts of a judged shard."""
-    window = number_windows(shard.rows, shard.keys, stitched=False)
     is_accepted = shard.found.reasons == 0
     verdicts = Verdicts(
         reasons=shard.found.reasons,
@@ -55,8 +68,8 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         source=np.where(is_accepted, shard.segments.source, NOT_CUT),
         log_ratio=shard.log_ratio,
         key=shard.keys.key,
-        window=window,
-        delivery=number_deliveries(shard.keys, window, shard.rows["file"].to_numpy()),
+        window=shard.window,
+        delivery=number_deliveries(shard.keys, shard.window, shard.rows["file"].to_numpy()),
     )
     counts = count_verdicts(
         verdicts,
@@ -64,26 +77,38 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         plan.settings.thresholds(),
         targets=plan.settings.targets,
     )
+    surplus = shard.unused.height
+    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
+    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
     return ShardResult(
-        counts=counts,
-        surplus=shard.unused.height,
+        counts=merge_counts([counts, extra]) if surplus else counts,
+        surplus=surplus,
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
         unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
     )
 
 
-def add_up(log: LogRows, shards: Sequence[ShardResult]) -> ShardResult:
-    """Return the sum of the shards, with the padding and the scores that no row has."""
+def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:
+    """Return what a chunk of the log leaves beside its received rows."""
+    padding = count_padding(chunk.padding.select(scope_names(plan)))
+    return ShardResult(padding, has_discounts=chunk.has_discounts)
+
+
+def add_up(shards: Sequence[ShardResult]) -> ShardResult:
+    """Return the sum of several results."""
     surplus = sum(shard.surplus for shard in shards)
-    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
-    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
-    counts = merge_counts([log.padding, extra, *(shard.counts for shard in shards)])
     unscored = [key for shard in shards for key in shard.unscored]
     unused = [key for shard in shards for key in shard.unused]
-    return ShardResult(counts, surplus, tuple(unscored[:NAMED_KEYS]), tuple(unused[:NAMED_KEYS]))
+    return ShardResult(
+        counts=merge_counts(shard.counts for shard in shards),
+        surplus=surplus,
+        unscored=tuple(unscored[:NAMED_KEYS]),
+        unused=tuple(unused[:NAMED_KEYS]),
+        has_discounts=any(shard.has_discounts for shard in shards),
+    )
 
 
-def tabulate(plan: Plan, log: LogRows, whole: ShardResult) -> dict[str, list[dict[str, Any]]]:
+def tabulate(plan: Plan, whole: ShardResult) -> dict[str, Any]:
     """Return the rows of summary, audit, audit_by and files, from the counts of all shards."""
     counts = audit.counts_of(whole.counts, RUN, RUN)
     unknown = audit.unknown_counts(
@@ -91,17 +116,17 @@ def tabulate(plan: Plan, log: LogRows, whole: ShardResult) -> dict[str, list[dic
         targets=plan.settings.targets,
         ratio=plan.shape.has("target_log_prob"),
     )
-    rows = audit.audit_rows(counts, unknown, zeros=True)
+    rows = audit.audit_rows(counts, unknown)
     return {
-        "summary": [audit.summary_row(rows, counts, log.files)],
+        "summary": [audit.summary_row(rows, counts, plan.files)],
         "audit": rows,
-        "audit_by": audit.audit_by_rows(whole.counts, unknown),
-        "files": audit.file_rows(log.files),
+        "audit_by": audit.tabulate_groups(whole.counts),
+        "files": audit.file_rows(plan.files),
     }
 
 
 def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:
-    """Write the shard's parts of targets and rejects; the first shard writes its own anyhow."""
+    """Write the shard's parts of targets and rejects; the first one also where it is empty."""
     for name, table in build_parts(plan, shard).items():
         if table.num_rows or number == 0:
             write_table(table, work / name / part_name(number), statistics=STATISTICS)
@@ -121,6 +146,7 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
     }
     is_kept = shard.found.reasons[segments.rows] == 0
     taken = segments.rows[is_kept]
+    kept = rows.select(_written(rows, [*ids, "step", "policy_version", *plan.carry]))
     columns = {
         "boundary": segments.boundary[taken],
         "bootstrap_source": segments.source[taken],
@@ -132,7 +158,13 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
         column = None if shard.results is None else getattr(shard.results, name)
         columns[name] = np.zeros(0) if column is None else column[is_kept]
     schema = targets_schema(ids, settings.dtype, weights=settings.weights)
-    targets = build_targets(rows[taken], columns, schema, list(plan.carry))
+    targets = build_targets(kept[taken], columns, schema, list(plan.carry))
     bad = np.flatnonzero(shard.found.reasons)
-    rejects = build_rejects(rows[bad], shard.found.reasons[bad], rejects_schema(ids))
+    rejects = build_rejects(kept[bad], shard.found.reasons[bad], rejects_schema(ids))
     return {"targets": targets, "rejects": rejects}
+
+
+def _written(rows: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    """Return which columns of a shard the parts are built from."""
+    wanted = {*names, *(CARRIED + name for name in names), "source_file", "row"}
+    return [name for name in rows.columns if name in wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +10,28 @@ from typing import Any
 
 from vtaudit import audit
 from vtaudit.appending import append
-from vtaudit.checkpoints import load_shard, prepare_workspace, save_shard
+from vtaudit.checkpoints import (
+    load_shard,
+    load_unreadable,
+    prepare_workspace,
+    save_shard,
+    start_anew,
+)
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN
+from vtaudit.errors import InputError, SettingsError, UnreadableError
 from vtaudit.laws import check_laws
-from vtaudit.outputs import ShardResult, add_up, count_shard, tabulate, write_shard
+from vtaudit.outputs import (
+    ShardResult,
+    add_up,
+    count_chunk,
+    count_shard,
+    tabulate,
+    write_shard,
+)
 from vtaudit.plan import Plan, make_plan, versions
-from vtaudit.reading import LogRows, read_log
-from vtaudit.records import InputFile
+from vtaudit.reading import find_unreadable
 from vtaudit.reports import (
     Progress,
     RunResult,
@@ -27,9 +40,10 @@ from vtaudit.reports import (
     list_findings,
     list_notes,
 )
-from vtaudit.shard import judge_shard
-from vtaudit.sources import show_path
+from vtaudit.shard import Received, judge_shard
+from vtaudit.storage import Place, parse_places, parse_run, show_place
 from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
+from vtaudit.units import Log, open_log
 
 
 def process(
@@ -42,7 +56,7 @@ def process(
     """Audit the logged trajectories below `logs`, recompute their targets, and write `out`.
 
     Args:
-        logs: directories or files of Parquet.
+        logs: directories or files of Parquet, here or at URLs as s3://bucket/logs.
         out: the run directory; it appears whole, when the run is done. With `append`, the store.
         settings: defaults where left out.
         progress: called with a stage, what is done and how much there is.
@@ -54,82 +68,128 @@ def process(
         EngineError: the backend or device asked for is not there.
         LawError: the counts do not add up: a bug in vtaudit.
     """
-    paths = [Path(logs)] if isinstance(logs, str | Path) else [Path(log) for log in logs]
-    settings, out = settings or Settings(), Path(out)
+    places, out = parse_places(logs), parse_run(out)
+    settings = settings or Settings()
     tell = progress or (lambda stage, done, total: None)
     clock = Clock()
-    check_apart(paths, out)
+    check_apart(places, out)
     if settings.append:
-        return append(paths, out, settings, tell, clock)
+        return append(places, out, settings, tell, clock)
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
-            plan = make_plan(paths, settings)
+            plan = make_plan(places, settings)
         prepare_workspace(work, plan.run_id, resume=settings.resume)
-        with clock.stage("read"):
-            log = _read(plan, work, tell)
-        gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
-        plan = replace(plan, settings=replace(plan.settings, gamma=gamma))
-        with clock.stage("shards"):
-            shards = _run_shards(plan, log, work, clock, tell)
-        return _finish(plan, paths, log, add_up(log, shards), work, out, clock)
+        log, shards = _run_readable(plan, work, clock, tell)
+        return _finish(log, places, add_up(shards), work, out, clock)
 
 
-def _read(plan: Plan, work: Path, tell: Progress) -> LogRows:
+def _run_readable(
+    plan: Plan, work: Path, clock: Clock, tell: Progress
+) -> tuple[Log, list[ShardResult]]:
+    """Run all units; start anew without the files that turn out to be unreadable on the way."""
+    unreadable = load_unreadable(work)
+    while True:
+        plan = plan.without(unreadable)
+        if not plan.readable:
+            first = plan.files[0]
+            raise InputError(f"{first.name}: {first.error}; no file is readable")
+        try:
+            with clock.stage("survey"):
+                log = open_log(plan, work / SPILL, _count_rows(plan, tell, "surveying rows"))
+            gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
+            judged = replace(plan, settings=replace(plan.settings, gamma=gamma))
+            shards = _run_units(judged, log, work, clock, tell)
+            return replace(log, plan=judged), shards
+        except UnreadableError as error:
+            if error.place is None:
+                raise
+            unreadable = {**find_unreadable(plan), error.place: str(error)}
+            start_anew(work, plan.run_id, unreadable | load_unreadable(work))
+
+
+def _count_rows(plan: Plan, tell: Progress, stage: str) -> Callable[[int], None]:
     total, done = sum(file.rows or 0 for file in plan.readable), 0
 
     def tick(rows: int) -> None:
         nonlocal done
         done += rows
-        tell("reading rows", done, total)
+        tell(stage, done, total)
 
-    return read_log(plan, work / SPILL, tick)
+    return tick
 
 
-def _run_shards(
-    plan: Plan, log: LogRows, work: Path, clock: Clock, tell: Progress
-) -> list[ShardResult]:
-    total = log.rows.shards
-    results = []
+def _run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) -> list[ShardResult]:
+    """Run the chunks, then the buckets, which wait for the rows of all chunks."""
+    chunks, total = range(len(log.chunks)), len(log.chunks) + len(log.buckets)
+    results: list[ShardResult] = []
+
+    def run_all(run: Callable[..., ShardResult], numbers: range) -> None:
+        futures = [pool.submit(run, plan, log, k, work, clock) for k in numbers]
+        for future in futures:
+            results.append(future.result())
+            tell("computing shards", len(results), total)
+
     with ThreadPoolExecutor(plan.settings.threads) as pool:
-        futures = [pool.submit(_run_shard, plan, log, k, work, clock) for k in range(total)]
         try:
-            for done, future in enumerate(futures, 1):
-                results.append(future.result())
-                tell("computing shards", done, total)
+            run_all(_run_chunk, chunks)
+            if log.plan.settings.gamma is None and any(each.has_discounts for each in results):
+                raise SettingsError(
+                    "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
+                    "--gamma 1 if they are full discounts"
+                )
+            run_all(_run_bucket, log.buckets)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return results
 
 
-def _run_shard(plan: Plan, log: LogRows, number: int, work: Path, clock: Clock) -> ShardResult:
+def _run_chunk(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> ShardResult:
     done = load_shard(work, number)
     if done is not None:
         return done
-    shard = judge_shard(plan, log, number, clock)
-    with clock.stage("write"):
-        write_shard(plan, shard, work, number)
-    with clock.stage("count"):
-        result = count_shard(plan, shard)
+    with clock.stage("read"):
+        chunk = log.read_chunk(number)
+    result = count_chunk(plan, chunk)
+    if number in log.parts:
+        received = Received(chunk.rows, edges=log.edges.get(number))
+        result = add_up([result, _run_shard(plan, log, number, received, work, clock)])
+    if log.spill.is_on_disk:
+        save_shard(work, number, result)
+    return result
+
+
+def _run_bucket(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> ShardResult:
+    done = load_shard(work, number)
+    if done is not None:
+        return done
+    with clock.stage("read"):
+        rows = log.read_bucket(number)
+        received = Received(rows, log.read_scores(number), log.edges.get(number))
+    result = _run_shard(plan, log, number, received, work, clock)
     save_shard(work, number, result)
     return result
 
 
+def _run_shard(
+    plan: Plan, log: Log, number: int, received: Received, work: Path, clock: Clock
+) -> ShardResult:
+    shard = judge_shard(plan, received, clock)
+    with clock.stage("write"):
+        write_shard(plan, shard, work, number - log.parts.start)
+    with clock.stage("count"):
+        return count_shard(plan, shard)
+
+
 def _finish(
-    plan: Plan,
-    logs: Sequence[Path],
-    log: LogRows,
-    whole: ShardResult,
-    work: Path,
-    out: Path,
-    clock: Clock,
+    log: Log, logs: Sequence[Place], whole: ShardResult, work: Path, out: Path, clock: Clock
 ) -> RunResult:
     """Write the audit tables and the manifest; hold them against the laws."""
-    settings = plan.settings
+    plan, settings = log.plan, log.plan.settings
     with clock.stage("audit"):
         counts = audit.counts_of(whole.counts, RUN, RUN)
-        tables = tabulate(plan, log, whole)
-        summary, files = tables["summary"][0], log.files
+        tables = tabulate(plan, whole)
+        summary, files = tables["summary"][0], plan.files
         check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)
     resolved, tags = settings.as_json(), settings.tags
     tables["runs"] = [audit.run_row(resolved, versions(), tags, clock.seconds)]
@@ -138,19 +198,15 @@ def _finish(
         write_table(table, work / "audit" / f"{name}.parquet")
     audit.write_duckdb(work / "audit.duckdb", written)
     notes = list_notes(plan, files, whole, counts)
-    write_manifest(work, _manifest(plan, logs, files, summary, notes, work))
+    write_manifest(work, _manifest(log, logs, summary, notes, work))
     findings = list_findings(settings, summary, files)
     return RunResult(out, plan.run_id, summary, tables["audit"], findings, notes, settings)
 
 
 def _manifest(
-    plan: Plan,
-    logs: Sequence[Path],
-    files: Sequence[InputFile],
-    summary: dict[str, Any],
-    notes: Sequence[str],
-    work: Path,
+    log: Log, logs: Sequence[Place], summary: dict[str, Any], notes: Sequence[str], work: Path
 ) -> dict[str, Any]:
+    plan = log.plan
     scratch = (work / PROGRESS, work / SPILL)
     outputs = sorted(
         path for path in work.rglob("*") if path.is_file() and not set(scratch) & set(path.parents)
@@ -162,8 +218,9 @@ def _manifest(
         "tags": plan.settings.tags,
         "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
         "scored": list(plan.scored),
-        "logs": [show_path(log.absolute()) for log in logs],
-        "inputs": [fingerprint_input(file) for file in files],
+        "logs": [show_place(place) for place in logs],
+        "layout": {"of": log.layout, "because": log.why},
+        "inputs": [fingerprint_input(file) for file in plan.files],
         "scores": [fingerprint_input(file) for file in plan.scores],
         "outputs": {
             path.relative_to(work).as_posix(): fingerprint_output(path) for path in outputs

@@ -6,11 +6,10 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -25,6 +24,7 @@ from vtaudit.needs import check_columns
 from vtaudit.records import Earlier, InputFile
 from vtaudit.scores import examine_scores, note_scores, scored_columns, with_scores
 from vtaudit.sources import examine_all, list_inputs
+from vtaudit.storage import Place
 
 PACKAGES = ("numba", "numpy", "polars", "pyarrow", "duckdb", "torch", "triton")
 # read by nothing yet, so never decoded
@@ -62,8 +62,16 @@ class Plan:
         """The files whose footers could be read."""
         return [file for file in self.files if file.error is None]
 
+    def without(self, unreadable: Mapping[int, str]) -> Plan:
+        """Return the plan with some files, by place, marked by their errors."""
+        files = tuple(
+            replace(file, error=file.error or unreadable.get(place))
+            for place, file in enumerate(self.files)
+        )
+        return replace(self, files=files)
 
-def make_plan(logs: Sequence[Path], settings: Settings, earlier: Earlier | None = None) -> Plan:
+
+def make_plan(logs: Sequence[Place], settings: Settings, earlier: Earlier | None = None) -> Plan:
     """Examine the inputs and resolve mapping, types and settings.
 
     Args:

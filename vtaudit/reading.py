@@ -1,238 +1,190 @@
-"""Read the log and the scores into shards, file by file."""
+"""Decode stretches of the log's files into frames of canonical and carried columns."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.types as pat
 
 from vtaudit import mapping as mappings
-from vtaudit.canonical import CARRIED, KEYS, PRESENT, TOLD_APART, cast_frame
-from vtaudit.counts import SCOPES, count_padding, merge_counts
-from vtaudit.errors import InputError, SchemaError, SettingsError, UnreadableError
+from vtaudit.canonical import CARRIED, PRESENT, TOLD_APART, cast_frame
+from vtaudit.errors import UnreadableError
+from vtaudit.labels import code_dictionary, code_text, concat_coded
 from vtaudit.plan import Plan
-from vtaudit.records import InputFile
-from vtaudit.shards import Spill, count_shards
 from vtaudit.sources import read_batches
 
-SPILL_ROWS = 262_144
+# rows of a frame where a whole file is read
+FRAME_ROWS = 262_144
 
 
-@dataclass(slots=True)
-class LogRows:
-    """The rows of the log, spread over shards.
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Rows of one file of the plan, from `start` to before `stop`."""
 
-    Attributes:
-        rows, scores: what waits in the shards.
-        files: the plan's files, those that failed while they were read marked so.
-        padding: counts of the rows whose valid is false.
-        has_discounts: whether a discount other than 0 and 1 was seen.
-    """
-
-    rows: Spill
-    scores: Spill
-    files: list[InputFile]
-    padding: pl.DataFrame
-    has_discounts: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    @property
-    def failed(self) -> set[int]:
-        """The places of files that could not be read."""
-        return {place for place, file in enumerate(self.files) if file.error is not None}
+    place: int
+    start: int
+    stop: int
 
 
-def read_log(
-    plan: Plan,
-    directory: Path,
-    tick: Callable[[int], None],
-    only: pl.Expr | None = None,
-    buckets: int | None = None,
-) -> LogRows:
-    """Decode the needed columns of every file and spread the rows over shards.
+def read_ranges(plan: Plan, ranges: Sequence[Range]) -> pl.DataFrame:
+    """Return the rows of some ranges, in their order.
 
-    A file that fails on the way is marked unreadable, and its rows are left out when shards are
-    loaded.
-
-    Args:
-        plan: of the run.
-        directory: where shards wait on disk.
-        tick: called with the number of rows after each file.
-        only: which rows to keep, in one shard; all by default.
-        buckets: how many shards there shall be; by default as many as the log's size asks for.
+    The columns are `file`, `row`, the canonical columns in the types of the log, text as Enums, and
+    the carried columns.
 
     Raises:
-        SettingsError: the log has discounts of its own and gamma was not given.
-        InputError: the scores could not be read.
+        UnreadableError: a file cannot be decoded, or changed while it was read.
     """
-    rows = sum(file.rows or 0 for file in plan.readable)
-    shards = count_shards(rows, sum(file.decoded_bytes for file in plan.readable))
-    shards = (buckets or shards) if only is None else 1
-    log = LogRows(
-        rows=Spill(directory, "rows", shards),
-        scores=Spill(directory, "scores", shards),
-        files=list(plan.files),
-        padding=count_padding(pl.DataFrame(schema=dict.fromkeys(scope_names(plan), pl.String()))),
-    )
-    with ThreadPoolExecutor(plan.settings.threads) as pool:
-        reads = [
-            pool.submit(_read_file, plan, log, place, only)
-            for place, file in enumerate(plan.files)
-            if file.error is None
-        ]
-        for read in reads:
-            tick(read.result())
-        list(pool.map(lambda file: _read_scores(plan, log, file), plan.scores))
-    if log.files and all(file.error is not None for file in log.files):
-        raise InputError(f"{log.files[0].name}: {log.files[0].error}; no file is readable")
-    if log.has_discounts and plan.settings.gamma is None:
-        raise SettingsError(
-            "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
-            "--gamma 1 if they are full discounts"
-        )
-    return log
+    frames = [_read_range(plan, each) for each in ranges]
+    return concat_coded([frame for frame in frames if frame.height] or frames[:1])
 
 
-def scope_names(plan: Plan) -> list[str]:
-    """Return the mapped scopes of the audit."""
-    return ["source_file", *(name for name in SCOPES if name in plan.shape.dtypes)]
-
-
-def _read_file(plan: Plan, log: LogRows, place: int, only: pl.Expr | None) -> int:
-    """Read one file into the shards; return its rows."""
-    file = plan.files[place]
-    needed = mappings.needed_columns(plan.mapping, file.schema)
-    carried = [name for name in plan.carry if name in file.schema.names]
-    has_discounts = False
-    waiting: list[pl.DataFrame] = []
-    padding: list[pl.DataFrame] = []
-    start = 0
-    try:
-        for batch in read_batches(file, list(dict.fromkeys([*needed, *carried]))):
-            frame = _frame(plan, batch, start).with_columns(
-                pl.lit(place, dtype=pl.Int32).alias("file")
-            )
-            frame, skipped = _split_padding(plan, frame, file.name)
-            padding += skipped
-            frame = frame if only is None else frame.filter(only)
-            waiting.append(frame)
-            start += batch.num_rows
-            if sum(part.height for part in waiting) >= SPILL_ROWS:
-                has_discounts |= _spill(log, waiting)
-        has_discounts |= _spill(log, waiting)
-    except UnreadableError as error:
-        log.files[place] = replace(file, error=str(error))
-        return file.rows or 0
-    with log.lock:
-        log.has_discounts |= has_discounts
-        log.padding = merge_counts([log.padding, *padding])
-    return start
-
-
-def _spill(log: LogRows, waiting: list[pl.DataFrame]) -> bool:
-    """Spread waiting rows over the shards; return whether one has a discount of its own."""
-    if not waiting:
+def has_own_discounts(rows: pl.DataFrame) -> bool:
+    """Return whether a discount is neither 0 nor 1."""
+    if "discount" not in rows.columns:
         return False
-    frame = pl.concat(waiting)
-    waiting.clear()
-    log.rows.add(frame)
-    if "discount" not in frame.columns:
-        return False
-    is_own = (pl.col("discount") > 0) & (pl.col("discount") < 1)
-    return bool(frame.select(is_own.any()).item())
+    return bool(rows.select(((pl.col("discount") > 0) & (pl.col("discount") < 1)).any()).item())
 
 
-def _frame(plan: Plan, batch: pa.RecordBatch, start: int) -> pl.DataFrame:
-    mapped = mappings.map_table(batch, plan.mapping)
-    frame = cast_frame(mapped, plan.shape, start, batch.num_rows)
-    columns = []
-    for name, dtype in plan.carry.items():
-        if name in batch.schema.names:
-            column = mappings.read_column(batch.column(name), (), name).cast(dtype)
-        else:
-            column = pl.Series(name, [None], dtype=dtype).new_from_index(0, batch.num_rows)
-        columns.append(column.alias(CARRIED + name))
-    return frame.with_columns(columns)
+def find_unreadable(plan: Plan) -> dict[int, str]:
+    """Return the errors of the files that cannot be decoded, by place; their footers were sound."""
 
-
-def _split_padding(
-    plan: Plan, frame: pl.DataFrame, name: str
-) -> tuple[pl.DataFrame, list[pl.DataFrame]]:
-    """Return the received rows, and the counts of the padding rows if there are any."""
-    if "valid" not in frame.columns:
-        return frame, []
-    is_padding = frame["valid"].eq_missing(0)
-    if not is_padding.any():
-        return frame, []
-    skipped = frame.filter(is_padding).with_columns(pl.lit(name).alias("source_file"))
-    return frame.filter(~is_padding), [count_padding(skipped.select(scope_names(plan)))]
-
-
-def _score_types(plan: Plan) -> dict[str, pl.DataType]:
-    types = {name: plan.shape.dtypes.get(name, pl.Int64()) for name in KEYS}
-    return types | dict.fromkeys(plan.scored, pl.Float64())
-
-
-def _read_scores(plan: Plan, log: LogRows, file: InputFile) -> None:
-    types = _score_types(plan)
-    for batch in read_batches(file, list(types)):
-        columns = [mappings.read_column(batch.column(name), (), name) for name in types]
+    def read(place: int) -> str | None:
         try:
-            frame = pl.DataFrame(columns).cast(pl.Schema(types))
-        except pl.exceptions.InvalidOperationError:
-            raise SchemaError(
-                f"{plan.settings.scores}, {file.name}: a key or a score does not fit its type; "
-                "keys are int64 or text, scores are numbers"
-            ) from None
-        frame = frame.with_columns(pl.col(pl.Float64) + 0.0)  # -0.0 is 0.0
-        if frame.select(pl.any_horizontal(pl.col(*KEYS).is_null().any())).item():
-            raise SchemaError(
-                f"{plan.settings.scores}, {file.name}: a key is null; every score needs a "
-                "trajectory_id and a step"
-            )
-        log.scores.add(frame)
-
-
-def load_scores(log: LogRows, plan: Plan, shard: int) -> pl.DataFrame | None:
-    """Return the scores of one shard, each key once; None where none were given.
-
-    Raises:
-        InputError: a key stands twice with different values.
-    """
-    if not plan.scores:
+            for _ in _decode(plan, Range(place, 0, plan.files[place].rows or 0)):
+                pass
+        except UnreadableError as error:
+            return str(error)
         return None
-    empty = pl.DataFrame(schema=_score_types(plan))
-    scores = pl.concat([empty, *log.scores.load(shard)]).unique()
-    twice = scores.filter(pl.struct(KEYS).is_duplicated())
-    if twice.height:
-        first = twice.sort(KEYS).row(0, named=True)
-        raise InputError(
-            f"{plan.settings.scores}: trajectory_id {first['trajectory_id']}, step "
-            f"{first['step']} has scores that differ; expected one score of each key"
-        )
-    return scores
+
+    places = [place for place, file in enumerate(plan.files) if file.error is None]
+    with ThreadPoolExecutor(plan.settings.threads) as pool:
+        errors = dict(zip(places, pool.map(read, places), strict=True))
+    return {place: error for place, error in errors.items() if error is not None}
 
 
-def load_rows(log: LogRows, plan: Plan, shard: int) -> pl.DataFrame:
-    """Return the received rows of one shard in any order, with source_file and PRESENT columns."""
-    frames = log.rows.load(shard, log.failed)
-    schema: dict[str, pl.DataType] = {
-        "row": pl.Int64(),
-        **plan.shape.dtypes,
-        **{CARRIED + name: dtype for name, dtype in plan.carry.items()},
-        "file": pl.Int32(),
-    }
-    empty = pl.DataFrame(schema=schema)
-    rows = pl.concat([empty, *(frame.select(empty.columns) for frame in frames)])
-    names = pl.Series("source_file", [file.name for file in log.files], dtype=pl.String)
+def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with source_file, and with what their file has where absent is not null."""
+    places = rows["file"].unique().sort()
+    paths = pl.Series([plan.files[place].name for place in places], dtype=pl.String)
+    names = paths.cast(pl.Enum(paths)).gather(places.search_sorted(rows["file"]))
     present = []
     for name in TOLD_APART:
         if name in plan.shape.dtypes:
-            has = pl.Series([file.name in plan.shape.present[name] for file in log.files])
+            has = pl.Series([file.name in plan.shape.present[name] for file in plan.files])
             present.append(has.gather(rows["file"]).alias(PRESENT + name))
-    return rows.with_columns(names.gather(rows["file"]), *present)
+    return rows.with_columns(names.alias("source_file"), *present)
+
+
+def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[pl.DataFrame]:
+    """Return some canonical columns of a range, with `file` and `row`, a batch at a time.
+
+    Raises:
+        UnreadableError: as `read_ranges`.
+    """
+    wanted = {k: v for k, v in plan.mapping.expressions.items() if k in names}
+    shape = replace(plan.shape, dtypes={name: plan.shape.dtypes[name] for name in names})
+    return _read_batches(
+        replace(plan, mapping=mappings.Mapping(wanted), shape=shape, carry={}), rows
+    )
+
+
+def _read_batches(plan: Plan, rows: Range) -> Iterator[pl.DataFrame]:
+    start, waiting = rows.start, []
+    for table in _decode(plan, rows):
+        waiting.append(table)
+        height = sum(each.num_rows for each in waiting)
+        if height >= FRAME_ROWS or start + height == rows.stop:
+            yield _frame(plan, waiting, rows.place, start)
+            start, waiting = start + height, []
+
+
+def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
+    """Return the received rows of the log for which `where` holds; unreadable files have none."""
+
+    def read(place: int) -> list[pl.DataFrame]:
+        rows = Range(place, 0, plan.files[place].rows or 0)
+        try:
+            return [frame.filter(where) for frame in _read_batches(plan, rows)]
+        except UnreadableError:
+            return []
+
+    places = [place for place, file in enumerate(plan.files) if file.error is None]
+    with ThreadPoolExecutor(plan.settings.threads) as pool:
+        found = [frame for frames in pool.map(read, places) for frame in frames]
+    rows = concat_coded(found)
+    if "valid" in rows.columns:
+        rows = rows.filter(pl.col("valid").ne_missing(0))
+    return note_files(plan, rows)
+
+
+def _read_range(plan: Plan, rows: Range) -> pl.DataFrame:
+    schema = plan.files[rows.place].schema
+    tables = list(_decode(plan, rows)) or [schema.empty_table()]
+    return _frame(plan, tables, rows.place, rows.start)
+
+
+def _decode(plan: Plan, rows: Range) -> Iterator[pa.Table]:
+    """Yield the needed columns of a range as they are in its file."""
+    file = plan.files[rows.place]
+    needed = mappings.needed_columns(plan.mapping, file.schema)
+    needed += [name for name in plan.carry if name in file.schema.names]
+    needed = list(dict.fromkeys(needed))
+    try:
+        for batch in read_batches(
+            file,
+            needed,
+            rows=(rows.start, rows.stop),
+            coded=list(_coded_columns(plan, file.schema).values()),
+        ):
+            yield pa.Table.from_batches([batch])
+    except UnreadableError as error:
+        error.place = rows.place
+        raise
+
+
+def _coded_columns(plan: Plan, schema: pa.Schema) -> dict[str, str]:
+    """Return the text columns that are mapped as they stand: canonical name -> column."""
+    coded = {}
+    for name, expression in plan.mapping.expressions.items():
+        column = mappings.plain_column(expression, schema)
+        if plan.shape.dtypes.get(name) != pl.String or column is None:
+            continue
+        if _is_text(schema.field(column).type):
+            coded[name] = column
+    return coded
+
+
+def _is_text(found: pa.DataType) -> bool:
+    return bool(pat.is_string(found) or pat.is_large_string(found))
+
+
+def _frame(plan: Plan, tables: list[pa.Table], place: int, start: int) -> pl.DataFrame:
+    coded = _coded_columns(plan, plan.files[place].schema)
+    table = tables[0]
+    if len(tables) > 1:
+        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    others = {k: v for k, v in plan.mapping.expressions.items() if k not in coded}
+    dtypes = {k: v for k, v in plan.shape.dtypes.items() if k not in coded}
+    try:
+        mapped = mappings.map_table(table, mappings.Mapping(others))
+        frame = cast_frame(mapped, replace(plan.shape, dtypes=dtypes), start, table.num_rows)
+        columns = [code_dictionary(table.column(column), name) for name, column in coded.items()]
+    except UnreadableError as error:
+        error.place = place
+        raise
+    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    columns += [code_text(frame[name]) for name in texts]
+    columns.append(pl.Series("file", [place], dtype=pl.Int32).new_from_index(0, table.num_rows))
+    for name, dtype in plan.carry.items():
+        if name in table.schema.names:
+            column = mappings.read_column(table.column(name), (), name).cast(dtype)
+        else:
+            column = pl.Series(name, [None], dtype=dtype).new_from_index(0, table.num_rows)
+        columns.append(column.alias(CARRIED + name))
+    carried = [CARRIED + name for name in plan.carry]
+    return frame.with_columns(columns).select("file", "row", *plan.shape.dtypes, *carried)

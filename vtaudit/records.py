@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,19 +19,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from vtaudit.storage import Place
+
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One file of the log: where it is, what identifies it, and what its footer says."""
+    """One file of the log: where it is, what identifies it, and what its footer says.
 
-    path: Path
+    `column_bytes` are the decoded bytes of a row of each top-level column, `group_rows` the rows of
+    each row group.
+    """
+
+    path: Place
     name: str
     size: int | None = None
     mtime_ns: int | None = None
+    version: str | None = None
     sha256: str | None = None
     schema: pa.Schema = None
     rows: int | None = None
-    decoded_bytes: int = 0
+    column_bytes: tuple[tuple[str, float], ...] = ()
+    group_rows: tuple[int, ...] = ()
     error: str | None = None
 
 
@@ -51,7 +58,7 @@ class Earlier:
     types: dict[str, dict[str, object]] = field(default_factory=dict)
     carried: tuple[InputFile, ...] = ()
     leave_taken: Callable[
-        [Callable[[Sequence[Path]], list[InputFile]], Sequence[Path]], list[InputFile]
+        [Callable[[Sequence[Place]], list[InputFile]], Sequence[Place]], list[InputFile]
     ] = lambda list_inputs, logs: list_inputs(logs)
 
 

@@ -13,6 +13,7 @@ from vtaudit.canonical import CARRIED
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason
 from vtaudit.schemas import arrow_field, load_columns
 
+CODED_TEXT = pa.dictionary(pa.int32(), pa.string())
 # columns with min/max statistics: none of them can hold NaN
 STATISTICS = ("trajectory_id", "step", "source_row", "policy_version")
 
@@ -41,7 +42,7 @@ def build_targets(
     schema: pa.Schema,
     carry: list[str],
 ) -> pa.Table:
-    """Return the targets table of accepted rows.
+    """Return the targets table of accepted rows, texts of the schema as dictionaries.
 
     Args:
         frame: accepted rows in order: ids, step, policy_version, source_file, row, carried columns.
@@ -49,10 +50,8 @@ def build_targets(
         schema: of `targets_schema`.
         carry: names of the carried columns that follow.
     """
-    arrays, fields = [], []
-    for field in schema:
-        arrays.append(_target_column(frame, results, field))
-        fields.append(field)
+    arrays = [_target_column(frame, results, field) for field in schema]
+    fields = [field.with_type(array.type) for field, array in zip(schema, arrays, strict=True)]
     for name in carry:
         column = frame[CARRIED + name].to_arrow(compat_level=pl.CompatLevel.oldest())
         arrays.append(column)
@@ -63,20 +62,23 @@ def build_targets(
 def _target_column(
     frame: pl.DataFrame, results: Mapping[str, NDArray[np.generic]], field: pa.Field
 ) -> pa.Array:
-    if field.name == "boundary":
-        return pa.array(BOUNDARIES).take(pa.array(results[field.name]))
-    if field.name == "bootstrap_source":
-        return pa.array(BOOTSTRAP_SOURCES).take(pa.array(results[field.name]))
+    texts = {"boundary": BOUNDARIES, "bootstrap_source": BOOTSTRAP_SOURCES}
+    if field.name in texts:
+        codes = pa.array(results[field.name].astype(np.int32))
+        return pa.DictionaryArray.from_arrays(codes, pa.array(texts[field.name], pa.string()))
     if field.name in results:
         return pa.array(results[field.name], type=field.type)
     return _logged_column(frame, field)
 
 
-def _logged_column(frame: pl.DataFrame, field: pa.Field) -> pa.Array:
+def _logged_column(frame: pl.DataFrame, field: pa.Field, *, coded: bool = True) -> pa.Array:
     name = "row" if field.name == "source_row" else field.name
     if name not in frame.columns:
         return pa.nulls(frame.height, field.type)
-    return frame[name].to_arrow(compat_level=pl.CompatLevel.oldest()).cast(field.type)
+    column = frame[name].to_arrow(compat_level=pl.CompatLevel.oldest())
+    if coded and pa.types.is_dictionary(column.type):
+        return column.cast(CODED_TEXT)
+    return column.cast(field.type)
 
 
 def build_rejects(frame: pl.DataFrame, reasons: NDArray[np.uint64], schema: pa.Schema) -> pa.Table:
@@ -93,7 +95,7 @@ def build_rejects(frame: pl.DataFrame, reasons: NDArray[np.uint64], schema: pa.S
     first = pa.array([codes[0] for codes in lists], type=pa.string()).take(pa.array(place))
     columns = {"reasons": listed, "primary_reason": first}
     arrays = [
-        columns[field.name] if field.name in columns else _logged_column(frame, field)
+        columns[field.name] if field.name in columns else _logged_column(frame, field, coded=False)
         for field in schema
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import polars as pl
 
@@ -13,6 +12,7 @@ from vtaudit.config import Settings
 from vtaudit.errors import InputError, SchemaError, name_choices
 from vtaudit.records import InputFile
 from vtaudit.sources import examine_all, list_inputs
+from vtaudit.storage import parse_place
 
 SCORE_COLUMNS = ("target_log_prob", "value", "bootstrap_value")
 
@@ -24,7 +24,7 @@ def examine_scores(settings: Settings) -> list[InputFile]:
         InputError: a file cannot be read; scores must be whole.
         SchemaError: a file lacks a key.
     """
-    files = examine_all(list_inputs([Path(settings.scores or "")]), settings.threads)
+    files = examine_all(list_inputs([parse_place(settings.scores or "")]), settings.threads)
     for file in files:
         if file.error is not None:
             raise InputError(f"{settings.scores}, {file.name}: {file.error}; scores must be whole")

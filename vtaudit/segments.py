@@ -16,6 +16,9 @@ Floats = NDArray[np.float64]
 
 NOT_CUT = 255
 BOUNDARY_CODE = {member: BOUNDARIES.index(member.value) for member in Boundary}
+BOOTSTRAPPED = [
+    BOUNDARY_CODE[each] for each in (Boundary.TRUNCATED, Boundary.WINDOW_EDGE, Boundary.GAP)
+]
 SOURCE_CODE = {member: BOOTSTRAP_SOURCES.index(member.value) for member in BootstrapSource}
 
 
@@ -34,6 +37,7 @@ class Stream:
         discount: gamma_t  # [N] float64
         value: V(s_t)  # [N] float64
         bootstrap_value: logged V(s_{t+1}), NaN for none  # [N] float64
+        value_outside: V of a successor in another shard, NaN for none  # [N] float64
     """
 
     key: Ints
@@ -50,6 +54,7 @@ class Stream:
     discount: Floats
     value: Floats
     bootstrap_value: Floats
+    value_outside: Floats
 
 
 def cut_segments(stream: Stream) -> Segments:
@@ -60,24 +65,26 @@ def cut_segments(stream: Stream) -> Segments:
     A row that finds no bootstrap is `missing` and no longer accepted; the row before it becomes a
     gap, and the missing row's own value serves it.
     """
-    boundary = np.full(len(stream.key), NOT_CUT, np.uint8)
-    source = np.full(len(stream.key), NOT_CUT, np.uint8)
-    next_value = np.zeros(len(stream.key))
-    given_by = np.full(len(stream.key), -1, np.int64)
+    count = len(stream.key)
+    boundary, source = np.full(count, NOT_CUT, np.uint8), np.full(count, NOT_CUT, np.uint8)
+    next_value, given_by = np.zeros(count), np.full(count, -1, np.int64)
+    missing = np.zeros(count, np.bool_)
     rows = np.flatnonzero(stream.accepted)
-    after, successor = _successors(stream, rows)
-    giver = _first_giver(stream, rows, after)
+    successor = _successors(stream, rows)
     boundary[rows] = _boundaries(stream, rows, successor)
-    missing = np.zeros(len(stream.key), np.bool_)
-    code, _ = _bootstraps(stream, rows, boundary[rows], giver)
-    missing[rows] = code == NOT_CUT
-    orphan = (boundary[rows] == BOUNDARY_CODE[Boundary.INTERIOR]) & missing[successor]
-    boundary[rows[orphan]] = BOUNDARY_CODE[Boundary.GAP]
-    source[rows], next_value[rows] = _bootstraps(stream, rows, boundary[rows], giver)
-    is_given = source[rows] == SOURCE_CODE[BootstrapSource.NEXT_ROW]
-    given_by[rows] = np.where(is_given, giver, -1)
-    boundary[missing], source[missing] = NOT_CUT, NOT_CUT
-    kept = rows[~missing[rows]]
+    source[rows] = SOURCE_CODE[BootstrapSource.NONE]
+    ends = rows[np.isin(boundary[rows], BOOTSTRAPPED)]
+    source[ends], next_value[ends], given_by[ends] = _bootstraps(stream, ends, boundary[ends])
+    lost = ends[source[ends] == NOT_CUT]
+    if len(lost):
+        missing[lost] = True
+        orphans = rows[(successor >= 0) & missing[successor]]
+        orphans = orphans[boundary[orphans] == BOUNDARY_CODE[Boundary.INTERIOR]]
+        boundary[orphans] = BOUNDARY_CODE[Boundary.GAP]
+        found = _bootstraps(stream, orphans, boundary[orphans])
+        source[orphans], next_value[orphans], given_by[orphans] = found
+        boundary[lost] = NOT_CUT
+    kept = rows[~missing[rows]] if len(lost) else rows
     is_end = boundary[kept] != BOUNDARY_CODE[Boundary.INTERIOR]
     is_truncated = boundary == BOUNDARY_CODE[Boundary.TRUNCATED]
     return Segments(
@@ -99,10 +106,12 @@ def find_open(stream: Stream, *, stitched: bool) -> tuple[Bools, Bools]:
     window_edge, which is then open with a logged bootstrap too.
     """
     rows = np.flatnonzero(stream.accepted)
-    after, successor = _successors(stream, rows)
-    boundary = _boundaries(stream, rows, successor)
-    code, _ = _bootstraps(stream, rows, boundary, _first_giver(stream, rows, after))
-    is_open = (code == NOT_CUT) & (boundary != BOUNDARY_CODE[Boundary.TRUNCATED])
+    boundary = _boundaries(stream, rows, _successors(stream, rows))
+    places = np.flatnonzero(np.isin(boundary, BOOTSTRAPPED))
+    code, _, _ = _bootstraps(stream, rows[places], boundary[places])
+    is_open = np.zeros(len(rows), np.bool_)
+    is_open[places] = code == NOT_CUT
+    is_open &= boundary != BOUNDARY_CODE[Boundary.TRUNCATED]
     if stitched:
         is_open |= boundary == BOUNDARY_CODE[Boundary.WINDOW_EDGE]
     is_end = boundary != BOUNDARY_CODE[Boundary.INTERIOR]
@@ -115,28 +124,35 @@ def find_open(stream: Stream, *, stitched: bool) -> tuple[Bools, Bools]:
 
 def find_givers(stream: Stream, rows: Ints) -> Ints:
     """Return the row whose value may serve each of `rows` as its successor's, -1 for none."""
-    return _first_giver(stream, rows, _successors(stream, rows)[0])
+    return _first_giver(stream, rows)
 
 
-def _successors(stream: Stream, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the key of step + 1 and its accepted row, for each of `rows`; -1 for none."""
-    if not len(rows):
-        return rows, rows
-    key = stream.key[rows]
-    after = np.minimum(key + 1, len(stream.starts) - 1)
-    follows = (stream.trajectory[after] == stream.trajectory[key]) & (
-        stream.step[after] == stream.step[key] + 1
+def _follows(stream: Stream) -> Bools:
+    """Return whether the key after each one is the next step of its trajectory  # [K]."""
+    follows = np.zeros(len(stream.starts), np.bool_)
+    follows[:-1] = (stream.trajectory[1:] == stream.trajectory[:-1]) & (
+        stream.step[1:] == stream.step[:-1] + 1
     )
+    return follows
+
+
+def _successors(stream: Stream, rows: Ints) -> Ints:
+    """Return the accepted row of step + 1 and of the same lineage, for each of `rows`, or -1."""
+    key = stream.key[rows]
     accepted_row = np.full(len(stream.starts), -1, np.int64)
     accepted_row[key] = rows
-    successor = np.where(follows, accepted_row[after], -1)
-    same = (stream.lineage[successor] == stream.lineage[rows]) & (successor >= 0)
-    return np.where(follows, after, -1), np.where(same, successor, -1)
+    lineage = np.full(len(stream.starts), -1, np.int64)
+    lineage[key] = stream.lineage[rows]
+    successor = np.full(len(stream.starts), -1, np.int64)
+    is_one = _follows(stream)[:-1] & (lineage[1:] == lineage[:-1])
+    successor[:-1] = np.where(is_one, accepted_row[1:], -1)
+    return np.asarray(successor[key])
 
 
-def _first_giver(stream: Stream, rows: Ints, after: Ints) -> Ints:
+def _first_giver(stream: Stream, rows: Ints) -> Ints:
     """Return the first copy of the successor, of the row's lineage, whose value may be used."""
     giver = np.full(len(rows), -1, np.int64)
+    after = np.where(_follows(stream)[stream.key[rows]], stream.key[rows] + 1, -1)
     open_ = np.flatnonzero(after >= 0)
     copy = 0
     while len(open_):
@@ -155,43 +171,32 @@ def _boundaries(stream: Stream, rows: Ints, successor: Ints) -> NDArray[np.uint8
     keyed = np.flatnonzero(stream.key >= 0)
     last_step = np.full(int(stream.window.max(initial=-1)) + 1, -1, np.int64)
     np.maximum.at(last_step, stream.window[keyed], stream.step[stream.key[keyed]])
-    is_interior = (successor >= 0) & (stream.window[successor] == window)
+    codes = np.full(len(rows), BOUNDARY_CODE[Boundary.GAP], np.uint8)
     is_edge = stream.step[stream.key[rows]] == last_step[window]
-    cases = {
-        Boundary.TERMINATED: stream.terminated[rows],
-        Boundary.ZERO_DISCOUNT: stream.discount[rows] == 0,
-        Boundary.TRUNCATED: stream.truncated[rows],
-        Boundary.INTERIOR: is_interior,
-        Boundary.WINDOW_EDGE: is_edge,
-    }
-    codes = np.select(
-        list(cases.values()),
-        [BOUNDARY_CODE[case] for case in cases],
-        default=BOUNDARY_CODE[Boundary.GAP],
-    )
-    return codes.astype(np.uint8)
+    codes[is_edge] = BOUNDARY_CODE[Boundary.WINDOW_EDGE]
+    is_interior = (successor >= 0) & (stream.window[successor] == window)
+    codes[is_interior] = BOUNDARY_CODE[Boundary.INTERIOR]
+    codes[stream.truncated[rows]] = BOUNDARY_CODE[Boundary.TRUNCATED]
+    codes[stream.discount[rows] == 0] = BOUNDARY_CODE[Boundary.ZERO_DISCOUNT]
+    codes[stream.terminated[rows]] = BOUNDARY_CODE[Boundary.TERMINATED]
+    return codes
 
 
 def _bootstraps(
-    stream: Stream, rows: Ints, boundary: NDArray[np.uint8], giver: Ints
-) -> tuple[NDArray[np.uint8], Floats]:
-    """Return source and value of V(s_{t+1}) at each boundary; source NOT_CUT where none is."""
-    logged = stream.bootstrap_value[rows]
-    has_logged = np.isfinite(logged)
-    needs = np.isin(
-        boundary,
-        [BOUNDARY_CODE[b] for b in (Boundary.TRUNCATED, Boundary.WINDOW_EDGE, Boundary.GAP)],
-    )
-    is_truncated = boundary == BOUNDARY_CODE[Boundary.TRUNCATED]
-    from_next = needs & ~is_truncated & (giver >= 0)
-    code = np.select(
-        [~needs, from_next, has_logged],
-        [
-            SOURCE_CODE[BootstrapSource.NONE],
-            SOURCE_CODE[BootstrapSource.NEXT_ROW],
-            SOURCE_CODE[BootstrapSource.LOGGED],
-        ],
-        default=NOT_CUT,
-    ).astype(np.uint8)
-    found = np.where(from_next, stream.value[giver], np.where(has_logged, logged, 0.0))
-    return code, np.where(needs & (code != NOT_CUT), found, 0.0)
+    stream: Stream, rows: Ints, boundary: NDArray[np.uint8]
+) -> tuple[NDArray[np.uint8], Floats, Ints]:
+    """Return source, value and giver of V(s_{t+1}) of rows that need one.
+
+    The source is NOT_CUT where there is none; the giver is -1 where it is no row of the shard.
+    """
+    giver = _first_giver(stream, rows)
+    outside, logged = stream.value_outside[rows], stream.bootstrap_value[rows]
+    is_given = (giver >= 0) | np.isfinite(outside)
+    is_given &= boundary != BOUNDARY_CODE[Boundary.TRUNCATED]
+    following = np.where(giver >= 0, stream.value[giver], outside)
+    is_logged = ~is_given & np.isfinite(logged)
+    code = np.full(len(rows), NOT_CUT, np.uint8)
+    code[is_given] = SOURCE_CODE[BootstrapSource.NEXT_ROW]
+    code[is_logged] = SOURCE_CODE[BootstrapSource.LOGGED]
+    value = np.where(is_given, following, np.where(is_logged, logged, 0.0))
+    return code, value, np.where(is_given, giver, -1)

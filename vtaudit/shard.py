@@ -10,19 +10,20 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import PAYLOAD, PRESENT
 from vtaudit.clock import Clock
+from vtaudit.joining import join_scores
 from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
+from vtaudit.labels import code_values
 from vtaudit.ledger import (
     Keys,
-    code_values,
     combine_codes,
     find_conflicts,
     find_duplicates,
+    find_outside,
     number_keys,
     number_windows,
 )
-from vtaudit.ordering import join_scores, mark_ends, number_steps, sort_rows
+from vtaudit.ordering import mark_ends, number_steps, sort_rows
 from vtaudit.plan import Plan, lineage_columns
-from vtaudit.reading import LogRows, load_rows, load_scores
 from vtaudit.reasons import Reason, Warn
 from vtaudit.records import Segments
 from vtaudit.segments import Stream, cut_segments
@@ -33,14 +34,29 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """The received rows of one shard in any order, and what else is known of them.
+
+    Attributes:
+        rows: canonical and carried columns, source_file, file and row.
+        scores: of their keys; None where none were given.
+        edges: keys, lineage and values of rows in other shards that follow some of these.
+    """
+
+    rows: pl.DataFrame
+    scores: pl.DataFrame | None = None
+    edges: pl.DataFrame | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Sets of Reason and Warn bits of each row  # [N] uint64."""
 
     reasons: NDArray[np.uint64]
     warnings: NDArray[np.uint64]
 
-    def add(self, finding: Reason | Warn, rows: Bools) -> None:
-        """Add a finding to the rows where `rows` is true."""
+    def add(self, finding: Reason | Warn, rows: Bools | NDArray[np.int64]) -> None:
+        """Add a finding to some rows, flagged or listed."""
         bits = self.reasons if isinstance(finding, Reason) else self.warnings
         bits[rows] |= np.uint64(finding.bit)
 
@@ -53,6 +69,7 @@ class Shard:
         rows: canonical and carried columns, source_file, file, row; N rows.
         found: reasons and warnings of each row.
         keys: the rows by key.
+        window: number of the row's window, stitched or not, -1 without a key  # [N]
         segments: boundaries and bootstraps, and the segments of the rows that have targets.
         discount: gamma_t  # [N] float64
         log_ratio: as stored, NaN for none  # [N]
@@ -64,6 +81,7 @@ class Shard:
     rows: pl.DataFrame
     found: Findings
     keys: Keys
+    window: NDArray[np.int64]
     segments: Segments
     discount: Floats
     log_ratio: NDArray[np.floating]
@@ -72,9 +90,9 @@ class Shard:
     unused: pl.DataFrame
 
 
-def judge_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
+def judge_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     """Return the rows of one shard with their verdicts and targets."""
-    shard = cut_shard(plan, log, number, clock)
+    shard = cut_shard(plan, received, clock)
     if not plan.settings.targets:
         return shard
     with clock.stage("compute"):
@@ -92,21 +110,24 @@ def note_not_finite(shard: Shard, results: VTrace, dtype: str) -> None:
     shard.found.add(Reason.TARGET_NOT_FINITE, broken)
 
 
-def cut_shard(plan: Plan, log: LogRows, number: int, clock: Clock) -> Shard:
+def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     """Return the rows of one shard with their verdicts and segments, without targets."""
     with clock.stage("order"):
-        rows, unscored, unused = _order(plan, log, number)
+        rows, unscored, unused = _order(plan, received)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
     with clock.stage("judge"):
         found.add(Warn.SCORE_MISSING, unscored)
         keys = _judge(plan, rows, found)
     with clock.stage("cut"):
         discount = gamma_of(plan, rows)
-        segments = _cut(plan, rows, keys, discount, found)
+        outside = find_outside(rows, keys, received.edges, lineage_columns(plan.shape))
+        window = number_windows(rows, keys, stitched=False)
+        segments = _cut(plan, rows, keys, window, discount, found, outside)
     return Shard(
         rows=rows,
         found=found,
         keys=keys,
+        window=window,
         segments=segments,
         discount=discount,
         log_ratio=log_ratio_of(plan, rows),
@@ -154,12 +175,11 @@ def compute_targets(
     )
 
 
-def _order(plan: Plan, log: LogRows, number: int) -> tuple[pl.DataFrame, Bools, pl.DataFrame]:
+def _order(plan: Plan, received: Received) -> tuple[pl.DataFrame, Bools, pl.DataFrame]:
     """Return the shard's rows in order, which of them have no score, and scores without a row."""
-    rows = load_rows(log, plan, number)
+    rows, scores = received.rows, received.scores
     if plan.settings.step_from == "order":
-        rows = number_steps(rows, log.files)
-    scores = load_scores(log, plan, number)
+        rows = number_steps(rows, plan.files)
     unused = pl.DataFrame(schema=("trajectory_id", "step"))
     if scores is not None:
         rows, unused = join_scores(rows, scores)
@@ -177,7 +197,9 @@ def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
     verdicts = judge_rows(rows, plan.shape, plan.settings)
     for finding, broken in verdicts.items():
         found.add(finding, broken)
-    keys = number_keys(rows, verdicts[Reason.KEY_MISSING])
+    key_missing = np.zeros(rows.height, np.bool_)
+    key_missing[verdicts[Reason.KEY_MISSING]] = True
+    keys = number_keys(rows, key_missing)
     payload = [name for name in PAYLOAD if name in plan.shape.dtypes]
     found.add(Reason.KEY_CONFLICT, find_conflicts(rows, keys, payload))
     conflict = (found.reasons & np.uint64(Reason.KEY_CONFLICT.bit)) != 0
@@ -185,9 +207,19 @@ def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
     return keys
 
 
-def _cut(plan: Plan, rows: pl.DataFrame, keys: Keys, discount: Floats, found: Findings) -> Segments:
+def _cut(
+    plan: Plan,
+    rows: pl.DataFrame,
+    keys: Keys,
+    window: NDArray[np.int64],
+    discount: Floats,
+    found: Findings,
+    outside: Floats,
+) -> Segments:
     """Cut the accepted rows into segments, and note what the boundaries find."""
     lineage = [code_values(rows[name]) for name in lineage_columns(plan.shape)]
+    if plan.settings.windows == "stitched":
+        window = number_windows(rows, keys, stitched=True)
     withheld = np.uint64(
         Reason.KEY_MISSING.bit
         | Reason.KEY_CONFLICT.bit
@@ -200,15 +232,16 @@ def _cut(plan: Plan, rows: pl.DataFrame, keys: Keys, discount: Floats, found: Fi
         counts=keys.counts,
         trajectory=keys.trajectory,
         step=keys.step,
-        window=number_windows(rows, keys, stitched=plan.settings.windows == "stitched"),
+        window=window,
         lineage=combine_codes(np.zeros(rows.height, np.int64), *lineage),
         accepted=(found.reasons == 0) & plan.settings.targets,
         gives_value=(found.reasons & withheld) == 0,
-        terminated=(rows["terminated"] == 1).fill_null(False).to_numpy(),
-        truncated=(rows["truncated"] == 1).fill_null(False).to_numpy(),
+        terminated=rows["terminated"].eq_missing(1).to_numpy(),
+        truncated=rows["truncated"].eq_missing(1).to_numpy(),
         discount=discount,
         value=floats(rows, "value"),
         bootstrap_value=floats(rows, "bootstrap_value"),
+        value_outside=outside,
     )
     segments = cut_segments(stream)
     found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
@@ -220,7 +253,8 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     """Return a column with NaN for null, all NaN where it is not mapped."""
     if name not in rows.columns:
         return np.full(rows.height, np.nan)
-    return rows[name].fill_null(float("nan")).to_numpy()
+    column = rows[name]
+    return (column.fill_null(float("nan")) if column.null_count() else column).to_numpy()
 
 
 def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:

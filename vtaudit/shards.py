@@ -1,84 +1,109 @@
-"""Spread the rows over shards by trajectory, on disk where there are many; load one shard."""
+"""Rows that are brought together by trajectory: spread over buckets, on disk if there are many."""
 
 from __future__ import annotations
 
+import itertools
 import threading
 import zlib
-from collections.abc import Collection
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.ipc as ipc
 
 from vtaudit.errors import InputError
+from vtaudit.labels import code_dictionary, concat_coded
+from vtaudit.store import sync
 
-MAX_SHARDS = 64
-SHARD_ROWS = 250_000
+MAX_BUCKETS = 64
+SHARD_ROWS = 500_000
 SHARD_BYTES = 128 << 20
 
 
-def count_shards(rows: int, decoded_bytes: int) -> int:
-    """Return how many shards a log of this size is spread over; a number of the log alone."""
+def count_buckets(rows: int, decoded_bytes: int) -> int:
+    """Return how many buckets rows of this size are spread over; a number of the log alone."""
     wanted = max(-(-rows // SHARD_ROWS), -(-decoded_bytes // SHARD_BYTES), 1)
-    return min(wanted, MAX_SHARDS)
+    return min(wanted, MAX_BUCKETS)
 
 
-def shard_of(trajectory_id: pl.Series, shards: int) -> pl.Series:
-    """Return the shard of each row; a trajectory is whole in one shard, null stands in 0."""
+def bucket_of(trajectory_id: pl.Series, buckets: int) -> pl.Series:
+    """Return the bucket of each row; a trajectory is whole in one, null stands in 0."""
     ids = trajectory_id.unique()
-    numbers = [zlib.crc32(str(key).encode()) % shards if key is not None else 0 for key in ids]
-    table = pl.DataFrame({"id": ids, "shard": pl.Series(numbers, dtype=pl.Int32)})
+    numbers = [zlib.crc32(str(key).encode()) % buckets if key is not None else 0 for key in ids]
+    table = pl.DataFrame({"id": ids, "bucket": pl.Series(numbers, dtype=pl.Int32)})
     rows = pl.DataFrame({"id": trajectory_id})
-    return rows.join(table, on="id", how="left", nulls_equal=True, maintain_order="left")["shard"]
+    return rows.join(table, on="id", how="left", nulls_equal=True, maintain_order="left")["bucket"]
 
 
 @dataclass(slots=True)
 class Spill:
-    """Rows waiting in shards: in memory where there is one shard, else as Arrow files on disk.
+    """Rows waiting in buckets: in memory where there is one bucket, else as Arrow files.
 
-    Frames may be added by several threads; their order does not matter.
+    Each part is one file, with a batch for each bucket. Parts may be added by several threads, and
+    one that is there already is replaced.
     """
 
-    directory: Path
-    name: str
-    shards: int
-    _frames: list[list[pl.DataFrame]] = field(init=False)
+    folder: Path
+    buckets: int
+    is_on_disk: bool
+    _parts: dict[int, pl.DataFrame] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _written: int = 0
 
-    def __post_init__(self) -> None:
-        self._frames = [[] for _ in range(self.shards)]
+    def add(self, part: int, rows: pl.DataFrame) -> None:
+        """Add rows that have a trajectory_id.
 
-    def add(self, frame: pl.DataFrame) -> None:
-        """Add rows that have a trajectory_id."""
-        if self.shards == 1:
+        Raises:
+            InputError: the disk failed.
+        """
+        if not self.is_on_disk:
             with self._lock:
-                self._frames[0].append(frame)
+                self._parts[part] = rows
             return
-        numbered = frame.with_columns(shard_of(frame["trajectory_id"], self.shards).alias("shard"))
-        with self._lock:
-            self._written += 1
-            place = self._written
-        for part in numbered.partition_by("shard"):
-            folder = self.directory / f"{self.name}-{part['shard'][0]}"
-            path = folder / f"{place}.arrow"
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                part.drop("shard").write_ipc(path, compression="lz4")
-            except (OSError, pl.exceptions.PolarsError) as error:
-                raise InputError(f"{path}: cannot be written: {error}") from None
+        bucket = bucket_of(rows["trajectory_id"], self.buckets).to_numpy()
+        order = np.argsort(bucket, kind="stable")
+        bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
+        table = rows[order].to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        whole = (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
+        path = self._path(part)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            options = ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+            with ipc.new_file(path, table.schema, options=options) as writer:
+                for start, stop in itertools.pairwise(bounds):
+                    writer.write_batch(whole.slice(start, stop - start))
+            sync(path)
+        except (OSError, pa.ArrowException) as error:
+            raise InputError(f"{path}: cannot be written: {error}") from None
 
-    def load(self, shard: int, without: Collection[int] = ()) -> list[pl.DataFrame]:
-        """Return the frames of one shard and forget them; rows of files `without` are left out."""
-        frames, self._frames[shard] = self._frames[shard], []
-        folder = self.directory / f"{self.name}-{shard}"
-        if folder.is_dir():
-            for path in sorted(folder.iterdir()):
-                with path.open("rb") as stream:  # a path may hold what a glob takes
-                    frames.append(pl.read_ipc(stream))
-                path.unlink()
-        if without:
-            bad = np.array(sorted(without))
-            frames = [frame.filter(~pl.col("file").is_in(bad)) for frame in frames]
-        return frames
+    def load(self, bucket: int) -> pl.DataFrame:
+        """Return the rows of one bucket, in the order of the parts.
+
+        Raises:
+            InputError: the disk failed.
+        """
+        if not self.is_on_disk:
+            return concat_coded(
+                [rows for _, rows in sorted(self._parts.items(), key=itemgetter(0))]
+            )
+        return concat_coded([_load(path, bucket) for path in sorted(self.folder.iterdir())])
+
+    def _path(self, part: int) -> Path:
+        return self.folder / f"{part:05d}.arrow"
+
+
+def _load(path: Path, bucket: int) -> pl.DataFrame:
+    try:
+        with pa.memory_map(str(path)) as source, ipc.open_file(source) as reader:
+            batch = pa.Table.from_batches([reader.get_batch(bucket)])
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    columns = [
+        code_dictionary(column, name)
+        if pa.types.is_dictionary(column.type)
+        else pl.Series(name, column)
+        for name, column in zip(batch.column_names, batch.columns, strict=True)
+    ]
+    return pl.DataFrame(columns)

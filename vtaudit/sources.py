@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vtaudit.errors import InputError, UnreadableError
+from vtaudit.errors import UnreadableError
 from vtaudit.ranges import is_text
 from vtaudit.records import InputFile
+from vtaudit.storage import Place, Status, last_name, list_parquet, open_binary, read_status
 
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 HASH_CHUNK_BYTES = 1 << 20
+# of a remote file, where each chunk is a request
+REMOTE_CHUNK_BYTES = 8 << 20
+CHANGED = "the file changed while it was read; run again once it is whole"
 FOREIGN_STARTS = {
     b"\x1f\x8b": "gzip data",
     b"ARROW1": "an Arrow IPC file",
@@ -30,7 +33,7 @@ FOREIGN_STARTS = {
 }
 
 
-def list_inputs(logs: Sequence[Path]) -> list[InputFile]:
+def list_inputs(logs: Sequence[Place]) -> list[InputFile]:
     """Return every *.parquet at or below `logs`, in natural order of their names.
 
     Names and directories that begin with "." or "_" are left out, and symbolic links to
@@ -40,54 +43,25 @@ def list_inputs(logs: Sequence[Path]) -> list[InputFile]:
     Raises:
         InputError: an argument does not exist, or no Parquet file stands below it.
     """
-    found = []
-    for log, label in zip(logs, _labels(logs), strict=True):
-        if not log.exists():
-            raise InputError(
-                f"{log}: no such file or directory; expected Parquet files or a directory of them"
-            )
-        paths = list(_walk(log)) if log.is_dir() else [log]
-        if not paths:
-            raise InputError(f"{log}: no *.parquet file in it; expected a directory of Parquet")
-        base = log if log.is_dir() else log.parent
-        found += [InputFile(path, _name(path, base, label)) for path in paths]
+    found = [
+        InputFile(place, f"{label}/{name}" if label else name)
+        for log, label in zip(logs, _labels(logs), strict=True)
+        for place, name in list_parquet(log)
+    ]
     return sorted(found, key=lambda file: natural_key(file.name))
 
 
-def _labels(logs: Sequence[Path]) -> list[str]:
+def _labels(logs: Sequence[Place]) -> list[str]:
     if len(logs) == 1:
         return [""]
     labels: list[str] = []
     for log in logs:
-        last = log.resolve().name or "log"
+        last = last_name(log) or "log"
         label, copy = last, 2
         while label in labels:
             label, copy = f"{last}-{copy}", copy + 1
         labels.append(label)
     return labels
-
-
-def _name(path: Path, base: Path, label: str) -> str:
-    return "/".join(part for part in (label, show_path(path.relative_to(base))) if part)
-
-
-def show_path(path: Path) -> str:
-    """Return a path as text, bytes that are no UTF-8 escaped."""
-    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _walk(directory: Path) -> Iterator[Path]:
-    try:
-        entries = list(os.scandir(directory))
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be listed: {error.strerror}") from None
-    for entry in entries:
-        if entry.name.startswith((".", "_")):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path))
-        elif entry.name.endswith(".parquet") and not Path(entry.path).is_dir():
-            yield Path(entry.path)
 
 
 def natural_key(name: str) -> tuple[list[str | int], bytes]:
@@ -108,24 +82,23 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
     Without `digest` there is no hash, and only the footer is read.
     """
     try:
-        status = file.path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise UnreadableError("not a regular file")
-        file = replace(file, size=status.st_size, mtime_ns=status.st_mtime_ns)
+        status = read_status(file.path)
+        file = replace(file, size=status.size, mtime_ns=status.mtime_ns, version=status.version)
         if digest:
-            file = replace(file, sha256=_sha256(file.path))
+            file = replace(file, sha256=hash_file(file.path))
         with _open(file.path) as parquet:
             names = parquet.schema_arrow.names
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
                 raise UnreadableError(f"two columns are named {', '.join(twice)}")
             meta = parquet.metadata
-            groups = [meta.row_group(k).total_byte_size for k in range(meta.num_row_groups)]
+            groups = [meta.row_group(k) for k in range(meta.num_row_groups)]
             return replace(
                 file,
                 schema=parquet.schema_arrow,
                 rows=meta.num_rows,
-                decoded_bytes=sum(groups),
+                column_bytes=_column_bytes(groups[0]) if groups else (),
+                group_rows=tuple(group.num_rows for group in groups),
             )
     except UnreadableError as error:
         return replace(file, error=str(error))
@@ -133,20 +106,42 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
         return replace(file, error=_describe(file, error))
 
 
+def _column_bytes(group: pq.RowGroupMetaData) -> tuple[tuple[str, float], ...]:
+    found: dict[str, float] = {}
+    for k in range(group.num_columns):
+        column = group.column(k)
+        name = column.path_in_schema.partition(".")[0]
+        share = column.total_uncompressed_size / max(group.num_rows, 1)
+        found[name] = found.get(name, 0.0) + share
+    return tuple(found.items())
+
+
 @contextmanager
-def _open(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file; PyArrow takes no path that is not UTF-8, so that one is opened here."""
+def _open(place: Place, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet file: by its path where PyArrow can, which takes only UTF-8.
+
+    Of a remote file neighboring columns are fetched together, for each call that reads.
+    """
+    is_local = isinstance(place, Path)
     with ExitStack() as stack:
-        source = path if is_text(str(path)) else stack.enter_context(path.open("rb"))
+        by_path = is_local and is_text(str(place))
+        source = place if by_path else stack.enter_context(open_binary(place))
         yield stack.enter_context(
-            pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
+            pq.ParquetFile(
+                source,
+                page_checksum_verification=True,
+                pre_buffer=not is_local,
+                read_dictionary=list(coded),
+            )
         )
 
 
-def _sha256(path: Path) -> str:
+def hash_file(place: Place) -> str:
+    """Return the SHA-256 of a file\'s content."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(HASH_CHUNK_BYTES):
+    size = HASH_CHUNK_BYTES if isinstance(place, Path) else REMOTE_CHUNK_BYTES
+    with open_binary(place) as stream:
+        while chunk := stream.read(size):
             digest.update(chunk)
     return digest.hexdigest()
 
@@ -156,7 +151,9 @@ def _describe(file: InputFile, error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.replace(str(file.path), file.name)
     try:
-        with file.path.open("rb") as stream:
+        if file.size is not None and _has_changed(file):
+            return CHANGED
+        with open_binary(file.path) as stream:
             start = stream.read(32)
     except OSError:
         return text
@@ -166,21 +163,64 @@ def _describe(file: InputFile, error: Exception) -> str:
     return f"not Parquet but {kinds[0]}" if kinds else text
 
 
-def read_batches(file: InputFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    file: InputFile,
+    columns: Sequence[str],
+    *,
+    rows: tuple[int, int] | None = None,
+    coded: Sequence[str] = (),
+) -> Iterator[pa.RecordBatch]:
     """Decode `columns` of one file in batches, page checksums verified where there are any.
+
+    Args:
+        file: as `examine` found it.
+        columns: what to decode.
+        rows: the first row and the one after the last; all by default. Only their row groups are
+            decoded.
+        coded: text columns to give as dictionaries, as they mostly are on disk.
 
     Raises:
         UnreadableError: a page cannot be decoded, or the file changed while it was read.
     """
+    start, stop = rows or (0, file.rows or 0)
     try:
-        with _open(file.path) as parquet:
+        with _open(file.path, coded) as parquet:
             wanted = list(columns) or parquet.schema_arrow.names[:1]
-            yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
-        status = file.path.stat()
+            groups, first = _find_groups(parquet.metadata, start, stop)
+            for batch in _decode(parquet, file, groups, wanted):
+                after = first + batch.num_rows
+                if after > start:
+                    skipped = max(start - first, 0)
+                    yield batch.slice(skipped, min(after, stop) - first - skipped)
+                if after >= stop:
+                    break
+                first = after
+        has_changed = _has_changed(file)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UnreadableError(_describe(file, error)) from None
-    if (status.st_size, status.st_mtime_ns) != (file.size, file.mtime_ns):
-        raise UnreadableError("the file changed while it was read; run again once it is whole")
+    if has_changed:
+        raise UnreadableError(CHANGED)
+
+
+def _find_groups(metadata: pq.FileMetaData, start: int, stop: int) -> tuple[list[int], int]:
+    """Return the row groups that hold rows start to stop, and the first row of the first one."""
+    ends = np.cumsum([metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)])
+    low, high = np.searchsorted(ends, start, "right"), np.searchsorted(ends, stop, "left")
+    groups = list(range(int(low), min(int(high) + 1, len(ends))))
+    return groups, int(ends[low - 1]) if low else 0
+
+
+def _has_changed(file: InputFile) -> bool:
+    return read_status(file.path) != Status(file.size, file.mtime_ns, file.version)
+
+
+def _decode(
+    parquet: pq.ParquetFile, file: InputFile, groups: list[int], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of row groups; of a remote file one by one, as they wait in memory."""
+    together = [groups] if isinstance(file.path, Path) else [[group] for group in groups]
+    for each in together:
+        yield from parquet.iter_batches(BATCH_ROWS, row_groups=each, columns=columns)
 
 
 def read_row(file: InputFile, row: int) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.places import STORE_FORMAT, is_store
 from vtaudit.ranges import is_text
+from vtaudit.storage import Place
 
 MANIFEST = "manifest.json"
 MANIFEST_FORMAT = "vtaudit run v1"
@@ -27,7 +29,7 @@ COMPRESSION = "zstd"
 COMPRESSION_LEVEL = 1
 
 
-def check_apart(logs: Sequence[Path], out: Path) -> None:
+def check_apart(logs: Sequence[Place], out: Path) -> None:
     """Refuse a RUN within LOGS, where the next run would take it for a log.
 
     Raises:
@@ -39,7 +41,7 @@ def check_apart(logs: Sequence[Path], out: Path) -> None:
         if _is_run(parent):
             raise SettingsError(f"{out}: lies within the run {parent}; name an --out outside it")
     for log in logs:
-        if log.resolve() in (out.resolve(), *out.resolve().parents):
+        if isinstance(log, Path) and log.resolve() in (out.resolve(), *out.resolve().parents):
             raise SettingsError(f"{out}: lies within {log}; name an --out outside the logs")
 
 
@@ -250,21 +252,36 @@ def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) 
     Raises:
         InputError: the disk failed.
     """
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
+    plain = _plain_schema(table.schema)
+    described = {b"ARROW:schema": base64.b64encode(plain.serialize().to_pybytes())}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(
-            table,
+            table.replace_schema_metadata(described),
             path,
             compression=COMPRESSION,
             compression_level=COMPRESSION_LEVEL,
-            use_dictionary=texts,
+            use_dictionary=[field.name for field in plain if pa.types.is_string(field.type)],
+            column_encoding=dict.fromkeys(_integers(plain), "DELTA_BINARY_PACKED"),
             write_statistics=list(statistics),
             write_page_checksum=True,
+            store_schema=False,
         )
         sync(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error}") from None
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema that readers see: a dictionary of text is text."""
+    return pa.schema(
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    )
+
+
+def _integers(schema: pa.Schema) -> list[str]:
+    return [field.name for field in schema if pa.types.is_int64(field.type)]
 
 
 def write_manifest(work: Path, body: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,16 +14,20 @@ from vtaudit.canonical import PRESENT, LogShape
 from vtaudit.config import Settings
 from vtaudit.reasons import Reason, Warn
 
-Bools = NDArray[np.bool_]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A verdict on one row: what it finds, the columns it needs, and where it is true."""
+    """A verdict on one row: what it finds, the columns it needs, and where it is true.
+
+    A rule that is `of_settings` may be true of a row whose columns are all plain.
+    """
 
     finding: Reason | Warn
     columns: tuple[str, ...]
     broken: Callable[[Settings, LogShape], pl.Expr]
+    of_settings: bool = False
 
 
 def _key_missing(_s: Settings, _l: LogShape) -> pl.Expr:
@@ -121,23 +125,46 @@ RULES = (
     Rule(Reason.REWARD_NOT_FINITE, ("reward",), _not_finite("reward")),
     Rule(Reason.VALUE_NOT_FINITE, ("value",), _not_finite("value")),
     Rule(Reason.DISCOUNT_OUT_OF_RANGE, ("discount",), _discount_out_of_range),
-    Rule(Reason.VERSION_MISMATCH, (), _version_mismatch),
-    Rule(Reason.POLICY_TOO_STALE, ("policy_version",), _too_stale),
-    Rule(Reason.POLICY_VERSION_IN_FUTURE, ("policy_version",), _in_future),
+    Rule(Reason.VERSION_MISMATCH, (), _version_mismatch, of_settings=True),
+    Rule(Reason.POLICY_TOO_STALE, ("policy_version",), _too_stale, of_settings=True),
+    Rule(Reason.POLICY_VERSION_IN_FUTURE, ("policy_version",), _in_future, of_settings=True),
     Rule(Warn.ENDS_BOTH, FLAGS, _ends_both(strict=False)),
     Rule(Warn.LOG_PROB_ROUNDED, BEHAVIOR, _rounded),
     Rule(
         Warn.POLICY_VERSION_MISSING,
         ("policy_version",),
         lambda s, _l: pl.col("policy_version").is_null() & pl.lit(s.learner_version is not None),
+        of_settings=True,
     ),
 )
 
 
+def _is_plain(shape: LogShape) -> pl.Expr:
+    """Return where every column holds what no rule on it alone minds; most rows are so."""
+    flag = [(pl.col(name) == 0) | (pl.col(name) == 1) for name in FLAGS if shape.has(name)]
+    both = [~((pl.col("terminated") == 1) & (pl.col("truncated") == 1))]
+    greatest = 0.0 if shape.is_discrete else float("inf")
+    columns = {
+        "trajectory_id": pl.col("trajectory_id").is_not_null(),
+        "step": pl.col("step") >= 0,
+        "valid": pl.col("valid") == 1,
+        "behavior_log_prob": pl.col(*BEHAVIOR).is_finite() & (pl.col(*BEHAVIOR) <= greatest),
+        "target_log_prob": (pl.col("target_log_prob") <= greatest)
+        & (pl.col("target_log_prob") < float("inf")),
+        "reward": pl.col("reward").is_finite(),
+        "value": pl.col("value").is_finite(),
+        "discount": pl.when(pl.col("discount").is_null())
+        .then(~pl.col(PRESENT + "discount"))
+        .otherwise((pl.col("discount") >= 0) & (pl.col("discount") <= 1)),
+    }
+    tests = [test for name, test in columns.items() if shape.has(name)]
+    return pl.all_horizontal(*flag, *(both if len(flag) == 2 else ()), *tests).fill_null(False)
+
+
 def judge_rows(
     frame: pl.DataFrame, shape: LogShape, settings: Settings
-) -> dict[Reason | Warn, Bools]:
-    """Return, for each finding that concerns one row alone, which rows it is true of  # [N].
+) -> dict[Reason | Warn, Rows]:
+    """Return, for each finding that concerns one row alone, the rows it is true of, ascending.
 
     Args:
         frame: canonical columns of N rows, and with the prefix PRESENT whether the row's file has
@@ -145,14 +172,24 @@ def judge_rows(
         shape: which columns are mapped, and whether actions are discrete.
         settings: tolerances and policies of the rules.
     """
+    is_plain = frame.with_columns(_is_plain(shape).alias("is_plain"))["is_plain"]
+    doubtful = np.flatnonzero(~is_plain.to_numpy())
     rules = [rule for rule in RULES if shape.has(*rule.columns)]
-    verdicts = frame.select(
+    of_settings = [rule for rule in rules if rule.of_settings]
+    found = _judge(frame, of_settings, shape, settings)
+    others = [rule for rule in rules if not rule.of_settings]
+    for finding, rows in _judge(frame[doubtful], others, shape, settings).items():
+        found[finding] = doubtful[rows]
+    if shape.is_discrete:
+        lists = judge_lists(frame, settings)
+        found |= {finding: np.flatnonzero(broken) for finding, broken in lists.items()}
+    return found
+
+
+def _judge(
+    frame: pl.DataFrame, rules: Sequence[Rule], shape: LogShape, settings: Settings
+) -> dict[Reason | Warn, Rows]:
+    verdicts = frame.with_columns(
         rule.broken(settings, shape).fill_null(False).alias(rule.finding.name) for rule in rules
     )
-    found: dict[Reason | Warn, Bools] = {}
-    for rule in rules:
-        verdict = verdicts[rule.finding.name].to_numpy()
-        found[rule.finding] = np.broadcast_to(verdict, frame.height)
-    if shape.is_discrete:
-        found |= judge_lists(frame, settings)
-    return found
+    return {rule.finding: verdicts[rule.finding.name].arg_true().to_numpy() for rule in rules}

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +25,25 @@ from vtaudit.appending.lines import BUCKETS, read_state
 from vtaudit.appending.loading import Batch
 from vtaudit.appending.manifest import Outcome, describe_batch, write_manifest_body
 from vtaudit.appending.planning import plan_batch
+from vtaudit.appending.reading import Rows, read_batch
 from vtaudit.appending.tables import tabulate_store, write_tables
 from vtaudit.audit import counts_of
 from vtaudit.clock import Clock
-from vtaudit.config import DEFAULT_GAMMA, Settings
+from vtaudit.config import Settings
 from vtaudit.counts import RUN
 from vtaudit.laws import check_laws, check_sums
 from vtaudit.places import BATCH, STATE
 from vtaudit.plan import Plan
-from vtaudit.reading import LogRows, read_log
 from vtaudit.records import InputFile
 from vtaudit.reports import Progress, RunResult, list_findings
+from vtaudit.storage import Place
 from vtaudit.store import SPILL
 
 NOTHING_NEW = "nothing new: every file is taken, so the store is as it was"
 
 
 def append(
-    logs: Sequence[Path],
+    logs: Sequence[Place],
     out: Path,
     settings: Settings,
     tell: Progress,
@@ -67,9 +67,7 @@ def append(
         if not plan.readable and not (settings.close and pending):
             return _leave(plan, out, store)
         with clock.stage("read"):
-            log = _read(plan, store, tell)
-        gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
-        plan = replace(plan, settings=replace(plan.settings, gamma=gamma))
+            log, plan = read_batch(plan, store.work / SPILL, tell)
         batch = _make_batch(plan, log, store)
         results = _run_buckets(batch, store, clock, tell)
         return _finish(batch, logs, results, out, store, clock)
@@ -93,18 +91,7 @@ def _leave(plan: Plan, out: Path, store: Store) -> RunResult:
     )
 
 
-def _read(plan: Plan, store: Store, tell: Progress) -> LogRows:
-    total, done = sum(file.rows or 0 for file in plan.readable), 0
-
-    def tick(rows: int) -> None:
-        nonlocal done
-        done += rows
-        tell("reading rows", done, total)
-
-    return read_log(plan, store.work / SPILL, tick, buckets=BUCKETS)
-
-
-def _make_batch(plan: Plan, log: LogRows, store: Store) -> Batch:
+def _make_batch(plan: Plan, log: Rows, store: Store) -> Batch:
     manifest = store.manifest or {"batches": [], "files": [], "newest_version": None}
     forget = read_forget(
         plan.settings.forget_after, manifest["batches"], manifest["newest_version"]
@@ -138,7 +125,7 @@ def _run_buckets(batch: Batch, store: Store, clock: Clock, tell: Progress) -> li
 
 def _finish(
     batch: Batch,
-    logs: Sequence[Path],
+    logs: Sequence[Place],
     results: list[BucketResult],
     out: Path,
     store: Store,
@@ -168,7 +155,7 @@ def _finish(
     write_tables(state, entry["run_id"], tables)
     outcome.write_state(state, counts)
     commit(store, batch.number, {**body, "counts": summary, "outputs": outcome.list_outputs()})
-    findings = list_findings(settings, summary, batch.log.files)
+    findings = list_findings(settings, summary, batch.plan.files)
     notes = tuple(entry["notes"])
     return RunResult(out, entry["run_id"], summary, tables["audit"], findings, notes, settings)
 

@@ -15,6 +15,7 @@ from vtaudit.appending.learning import learn
 from vtaudit.appending.lines import bucket_name, save_state
 from vtaudit.appending.loading import Batch, Loaded, load_bucket
 from vtaudit.clock import Clock
+from vtaudit.labels import concat_coded
 from vtaudit.outputs import NAMED_KEYS, Row, write_shard
 from vtaudit.places import BATCH, STATE
 from vtaudit.reasons import Warn
@@ -78,7 +79,7 @@ def run_bucket(batch: Batch, number: int, work: Path, clock: Clock) -> BucketRes
             linked = ()
             lines = pl.concat([loaded.lines, learned.lines])
             save_state(work / STATE, "ledger", number, lines)
-            pending = pl.concat([loaded.pending, learned.pending])
+            pending = concat_coded([loaded.pending, learned.pending])
             save_state(work / STATE, "pending", number, pending)
     with clock.stage("count"):
         counts = count_bucket(batch.plan, loaded.bucket, judged, learned)

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.learning import Learned
 from vtaudit.counts import RUN, SCHEMA, count_verdicts, merge_counts
-from vtaudit.ledger import number_deliveries, number_windows
+from vtaudit.ledger import number_deliveries
+from vtaudit.outputs import scope_names
 from vtaudit.plan import Plan
-from vtaudit.reading import scope_names
 from vtaudit.reasons import Warn
 from vtaudit.records import Verdicts
 from vtaudit.segments import NOT_CUT
@@ -51,7 +51,6 @@ def count_bucket(plan: Plan, bucket: Bucket, judged: Judged, learned: Learned) -
 
 def _verdicts(bucket: Bucket, judged: Judged) -> Verdicts:
     shard = judged.shard
-    window = number_windows(bucket.rows, shard.keys, stitched=False)
     is_cut = (shard.found.reasons == 0) & ~judged.pending
     return Verdicts(
         reasons=shard.found.reasons,
@@ -60,8 +59,8 @@ def _verdicts(bucket: Bucket, judged: Judged) -> Verdicts:
         source=np.where(is_cut, shard.segments.source, NOT_CUT),
         log_ratio=shard.log_ratio,
         key=shard.keys.key,
-        window=window,
-        delivery=number_deliveries(shard.keys, window, bucket.rows["file"].to_numpy()),
+        window=shard.window,
+        delivery=number_deliveries(shard.keys, shard.window, bucket.rows["file"].to_numpy()),
     )
 
 

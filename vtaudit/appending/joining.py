@@ -13,9 +13,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.canonical import KEYS, LINEAGE, LogShape
+from vtaudit.canonical import LINEAGE, LogShape
 from vtaudit.kernels import Carry
-from vtaudit.ledger import Keys, code_values, combine_codes, number_keys, number_windows
+from vtaudit.labels import code_values
+from vtaudit.ledger import Keys, combine_codes, number_keys, number_windows
 from vtaudit.ordering import ORDER
 from vtaudit.records import Segments
 from vtaudit.segments import Stream
@@ -70,7 +71,11 @@ def join_lines(
 ) -> Joined:
     """Return the rows among the lines, by (trajectory_id, step), lines first."""
     labels = [name for name in ("unroll_id", *LINEAGE) if name in shape.dtypes]
-    columns = [pl.col(*KEYS), *(pl.col(name).cast(pl.String) for name in labels)]
+    columns = [
+        pl.col("trajectory_id").cast(lines.schema["trajectory_id"]),
+        pl.col("step"),
+        *(pl.col(name).cast(pl.String) for name in labels),
+    ]
     number = pl.int_range(pl.len(), dtype=pl.Int64)
     parts = [
         lines.select(
@@ -140,6 +145,7 @@ def make_stream(joined: Joined, rows: RowColumns) -> Stream:
         discount=_spread(joined, rows.discount, one),
         value=_spread(joined, rows.value, joined.values()),
         bootstrap_value=_spread(joined, rows.bootstrap_value, none),
+        value_outside=none,
     )
 
 

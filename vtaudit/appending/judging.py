@@ -18,7 +18,7 @@ from vtaudit.appending.joining import (
 from vtaudit.appending.payloads import Words, hash_payload
 from vtaudit.canonical import PAYLOAD
 from vtaudit.kernels import Carry
-from vtaudit.ledger import Keys, find_conflicts, find_duplicates, number_keys
+from vtaudit.ledger import Keys, find_conflicts, find_duplicates, number_keys, number_windows
 from vtaudit.plan import Plan
 from vtaudit.reasons import Reason, Warn
 from vtaudit.segments import Stream, cut_segments, find_givers, find_open
@@ -96,7 +96,8 @@ def judge_bucket(plan: Plan, bucket: Bucket) -> Judged:
         found.add(finding, broken)
     if "scored" in rows.columns:
         found.add(Warn.SCORE_MISSING, ~rows["scored"].to_numpy())
-    key_missing = verdicts[Reason.KEY_MISSING]
+    key_missing = np.zeros(rows.height, np.bool_)
+    key_missing[verdicts[Reason.KEY_MISSING]] = True
     keys = number_keys(rows, key_missing)
     stitched = plan.settings.windows == "stitched"
     joined = join_lines(bucket.lines, rows, key_missing, plan.shape, stitched=stitched)
@@ -162,7 +163,7 @@ def _stream(plan: Plan, rows: pl.DataFrame, joined: Joined, found: Findings) -> 
 
 
 def _is_set(rows: pl.DataFrame, flag: str) -> Bools:
-    return (rows[flag] == 1).fill_null(False).to_numpy()
+    return rows[flag].eq_missing(1).to_numpy()
 
 
 def _take_bootstraps(
@@ -201,6 +202,7 @@ def _cut(
         rows=rows,
         found=found,
         keys=keys,
+        window=number_windows(rows, keys, stitched=False),
         segments=segments,
         discount=gamma_of(plan, rows),
         log_ratio=log_ratio_of(plan, rows),

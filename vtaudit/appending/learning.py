@@ -9,7 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vtaudit.appending.judging import Bucket, Judged
-from vtaudit.appending.lines import KEY, WINDOW, line_schema
+from vtaudit.appending.lines import WINDOW, line_schema
 from vtaudit.ledger import NO_KEY, combine_codes
 from vtaudit.plan import Plan
 from vtaudit.reasons import BootstrapSource, Boundary, Reason
@@ -70,7 +70,8 @@ def _windows(bucket: Bucket, judged: Judged) -> pl.DataFrame:
     found = bucket.rows.filter(has_key)
     columns = ["unroll_id", "policy_version"]
     received = found.select(
-        *KEY,
+        pl.col("trajectory_id").cast(schema["trajectory_id"]),
+        "step",
         *(
             (pl.col(name) if name in found.columns else pl.lit(None)).cast(schema[name]).alias(name)
             for name in columns

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from vtaudit.canonical import LINEAGE, PRESENT, LogShape
 from vtaudit.errors import InputError
+from vtaudit.labels import code_text, decode_text
 from vtaudit.store import write_table
 
 BUCKETS = 64
@@ -93,8 +94,14 @@ def load_pending(state: Path | None, bucket: int, rows: pl.DataFrame) -> pl.Data
         absent: Any = {"valid": 1, "scored": True}.get(name)
         absent = False if name.startswith(PRESENT) else absent
         column = pl.col(name) if name in found.columns else pl.lit(absent)
-        columns.append(column.cast(dtype).alias(name))
-    return found.select(columns)
+        kind = pl.String() if isinstance(dtype, pl.Enum) else dtype
+        columns.append(column.cast(kind).alias(name))
+    rows_found = found.select(columns)
+    return rows_found.with_columns(
+        code_text(rows_found[name])
+        for name, dtype in rows.schema.items()
+        if isinstance(dtype, pl.Enum)
+    )
 
 
 def read_state(path: Path) -> pl.DataFrame:
@@ -117,7 +124,7 @@ def save_state(state: Path, table: str, bucket: int, frame: pl.DataFrame) -> Non
         InputError: the disk failed.
     """
     if frame.height:
-        arrow = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+        arrow = decode_text(frame).to_arrow(compat_level=pl.CompatLevel.oldest())
         write_table(arrow, state / bucket_name(table, bucket))
 
 

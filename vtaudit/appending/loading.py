@@ -9,10 +9,11 @@ import polars as pl
 
 from vtaudit.appending.judging import Bucket
 from vtaudit.appending.lines import KEY, Forget, load_lines, load_pending
-from vtaudit.canonical import PRESENT
-from vtaudit.ordering import ORDER, join_scores
+from vtaudit.appending.reading import Rows
+from vtaudit.joining import join_scores
+from vtaudit.labels import concat_coded, decode_text
+from vtaudit.ordering import sort_rows
 from vtaudit.plan import Plan
-from vtaudit.reading import LogRows, load_rows, load_scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Batch:
     """
 
     plan: Plan
-    log: LogRows
+    log: Rows
     number: int
     first_file: int
     state: Path | None
@@ -72,20 +73,19 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
         bucket = Bucket(rows, lines, unused, batch.number, batch.is_last)
         return Loaded(bucket, lines, rows, 0)
     pending = load_pending(batch.state, number, rows)
-    unused = unused.join(pending, on=KEY, how="anti")
-    trajectories = rows.select("trajectory_id").unique()
+    unused = unused.join(decode_text(pending.select(KEY)), on=KEY, how="anti")
+    names = _names_of_trajectories(rows)
     waiting = pending.clear()
     if not batch.is_last:
-        waiting = pending.join(trajectories, on="trajectory_id", how="anti", nulls_equal=True)
-        pending = pending.join(trajectories, on="trajectory_id", how="semi", nulls_equal=True)
-    rows = pl.concat([pending, rows]).sort(ORDER, nulls_last=False)
+        is_concerned = _is_among(pending, names)
+        waiting, pending = pending.filter(~is_concerned), pending.filter(is_concerned)
+    rows = sort_rows(concat_coded([pending, rows]))
     lines = load_lines(batch.state, number, batch.plan.shape)
     kept = lines if batch.forget is None else batch.forget.drop(lines)
     is_key = ~pl.col("is_window")
     keys, kept_keys = (each.filter(is_key).select(KEY).n_unique() for each in (lines, kept))
-    trajectories = rows.select("trajectory_id").unique()
-    concerned = kept.join(trajectories, on="trajectory_id", how="semi")
-    others = kept.join(trajectories, on="trajectory_id", how="anti")
+    is_concerned = _is_among(kept, _names_of_trajectories(rows))
+    concerned, others = kept.filter(is_concerned), kept.filter(~is_concerned)
     unused = unused.join(lines.filter(is_key), on=KEY, how="anti")
     bucket = Bucket(rows, concerned, unused, batch.number, batch.is_last)
     return Loaded(bucket, others, waiting, keys - kept_keys)
@@ -94,14 +94,24 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
 def _load_new(batch: Batch, number: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the rows that the batch brings to a bucket, and the keys of scores without a row."""
     plan = batch.plan
-    rows = load_rows(batch.log, plan, number)
+    rows, scores = batch.log.load(number)
     rows = rows.with_columns(
         (pl.col("file") + batch.first_file).cast(pl.Int32),
         pl.lit(batch.number, pl.Int32).alias("batch"),
-        pl.col(f"^{PRESENT}.*$").cast(pl.Boolean),
     )
-    unused = rows.select(KEY).clear()
-    scores = load_scores(batch.log, plan, number)
+    unused = decode_text(rows.select(KEY).clear())
     if scores is not None:
         rows, unused = join_scores(rows, scores)
-    return rows, unused
+    elif plan.scored:
+        rows = rows.with_columns(pl.lit(True).alias("scored"))
+    return rows, decode_text(unused)
+
+
+def _names_of_trajectories(rows: pl.DataFrame) -> pl.Series:
+    return decode_text(rows.select("trajectory_id").unique())["trajectory_id"]
+
+
+def _is_among(rows: pl.DataFrame, names: pl.Series) -> pl.Series:
+    """Return whether the trajectory of each row is one of `names`; null is one where it stands."""
+    own = decode_text(rows.select("trajectory_id"))["trajectory_id"]
+    return own.is_in(names.implode(), nulls_equal=True)

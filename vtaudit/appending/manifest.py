@@ -25,7 +25,7 @@ from vtaudit.outputs import NAMED_KEYS, ShardResult
 from vtaudit.places import BATCH, STATE, numbered
 from vtaudit.plan import types_by_file, versions
 from vtaudit.reports import fingerprint_input, fingerprint_output, list_notes
-from vtaudit.sources import show_path
+from vtaudit.storage import Place, show_place
 from vtaudit.store import write_table
 
 
@@ -81,7 +81,7 @@ class Outcome:
 
 
 def describe_batch(
-    outcome: Outcome, run_id: str, logs: Sequence[Path], seconds: Mapping[str, float]
+    outcome: Outcome, run_id: str, logs: Sequence[Place], seconds: Mapping[str, float]
 ) -> dict[str, Any]:
     """Return the manifest's entry of the batch."""
     batch, settings = outcome.batch, outcome.batch.plan.settings
@@ -96,7 +96,7 @@ def describe_batch(
         "versions": versions(),
         "tags": settings.tags,
         "seconds": dict(seconds),
-        "logs": [show_path(log.absolute()) for log in logs],
+        "logs": [show_place(log) for log in logs],
         "scores": [fingerprint_input(file) for file in batch.plan.scores],
         "forgotten": forgotten,
         "notes": [*_notes(outcome), *([forgotten] if forgotten else [])],
@@ -106,8 +106,8 @@ def describe_batch(
 def write_manifest_body(outcome: Outcome, entry: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest after the batch, without counts and outputs."""
     batch, plan, before = outcome.batch, outcome.batch.plan, outcome.before
-    files = [*before["files"], *record_files(batch.log.files, batch.number)]
-    taken = [file for file in batch.log.files if file.error is None]
+    files = [*before["files"], *record_files(batch.plan.files, batch.number)]
+    taken = [file for file in batch.plan.files if file.error is None]
     paths = {path for file in taken for path in column_paths(file.schema)}
     types = types_by_file(plan.mapping, taken)
     typed = {n for t in types.values() for n, kind in t.items() if not pat.is_null(kind)}
@@ -143,7 +143,7 @@ def _notes(outcome: Outcome) -> list[str]:
     unused = [key for result in results for key in result.unused][:NAMED_KEYS]
     whole = ShardResult(outcome.added, 0, tuple(unscored), tuple(unused))
     counts = counts_of(whole_store(outcome.added), RUN, RUN)
-    notes = list(list_notes(outcome.batch.plan, outcome.batch.log.files, whole, counts))
+    notes = list(list_notes(outcome.batch.plan, outcome.batch.plan.files, whole, counts))
     files = outcome.before["files"]
     for one in [each for result in results for each in result.conflicts][:NAMED_KEYS]:
         kept = files[one.kept_file]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 from vtaudit.appending.committing import Store
@@ -14,10 +13,11 @@ from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import SchemaError, SettingsError
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.records import InputFile
+from vtaudit.storage import Place
 
 
 def plan_batch(
-    logs: Sequence[Path],
+    logs: Sequence[Place],
     settings: Settings,
     store: Store,
     files: Sequence[InputFile] | None = None,

@@ -22,7 +22,7 @@ Batches = Sequence[Mapping[str, Any]]
 
 def tabulate_store(
     plan: Plan, counts: pl.DataFrame, files: Files, batches: Batches
-) -> dict[str, Rows]:
+) -> dict[str, Any]:
     """Return the rows of summary, audit, audit_by, files and runs.
 
     Args:
@@ -35,13 +35,8 @@ def tabulate_store(
         ordered=False, targets=plan.settings.targets, ratio=plan.shape.has("target_log_prob")
     )
     whole = audit.counts_of(whole_store(counts), RUN, RUN)
-    rows = audit.audit_rows(whole, unknown, zeros=True)
-    by_batch: Rows = []
-    for entry in batches:
-        number = entry["batch"]
-        for row in audit.audit_by_rows(of_batch(counts, number), unknown):
-            scope = {"scope_value": str(number)} if row["scope"] == "batch" else {}
-            by_batch.append({**row, "batch": number, **scope})
+    rows = audit.audit_rows(whole, unknown)
+    by_batch = pl.concat([_group(counts, entry["batch"]) for entry in batches])
     return {
         "summary": [audit.summary_row(rows, whole, latest_files(files))],
         "audit": rows,
@@ -54,6 +49,15 @@ def tabulate_store(
     }
 
 
+def _group(counts: pl.DataFrame, batch: int) -> pl.DataFrame:
+    """Return the rows of `audit_by` of one batch."""
+    is_batch = pl.col("scope") == "batch"
+    return audit.tabulate_groups(of_batch(counts, batch)).with_columns(
+        pl.lit(batch, pl.Int64).alias("batch"),
+        pl.when(is_batch).then(pl.lit(str(batch))).otherwise("scope_value").alias("scope_value"),
+    )
+
+
 def _run_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row of `runs`; a batch that forgot keys says so in its settings."""
     settings = dict(entry["settings"])
@@ -63,7 +67,7 @@ def _run_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "batch": entry["batch"]}
 
 
-def write_tables(folder: Path, run_id: str, tables: Mapping[str, Rows]) -> None:
+def write_tables(folder: Path, run_id: str, tables: Mapping[str, Any]) -> None:
     """Write the tables as Parquet, and as audit.duckdb with macros over every batch.
 
     Raises:

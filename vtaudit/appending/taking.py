@@ -7,7 +7,6 @@ read is not taken, and is tried again with every batch.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,12 +17,12 @@ import polars as pl
 from vtaudit.canonical import CARRIED
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.records import Earlier, InputFile
-from vtaudit.sources import natural_key, show_path
+from vtaudit.sources import hash_file, natural_key
+from vtaudit.storage import Place, last_name, read_status, show_place
 
 # what the store is called where a file's name would stand
 EARLIER = "the earlier batches"
 READ = "read"
-HASH_CHUNK_BYTES = 1 << 20
 Files = list[dict[str, Any]]
 
 
@@ -50,7 +49,7 @@ def describe_earlier(manifest: dict[str, Any] | None, columns: pl.DataFrame | No
     files = manifest["files"]
 
     def leave_taken(
-        list_inputs: Callable[[Sequence[Path]], list[InputFile]], logs: Sequence[Path]
+        list_inputs: Callable[[Sequence[Place]], list[InputFile]], logs: Sequence[Place]
     ) -> list[InputFile]:
         return find_new(files, list_inputs, logs)
 
@@ -63,7 +62,7 @@ def _arrow_schema(frame: pl.DataFrame) -> Any:
 
 
 def find_new(
-    taken: Files, list_inputs: Callable[[Sequence[Path]], list[InputFile]], logs: Sequence[Path]
+    taken: Files, list_inputs: Callable[[Sequence[Place]], list[InputFile]], logs: Sequence[Place]
 ) -> list[InputFile]:
     """Return the inputs that the store has not taken, under names that no other file has.
 
@@ -71,7 +70,7 @@ def find_new(
         InputError: a file was changed after it was taken; nothing is taken then.
         SettingsError: names cannot be made unique.
     """
-    if all(log.is_dir() and not any(log.rglob("*.parquet")) for log in logs):
+    if all(_is_emptied(log) for log in logs):
         return []
     known = {entry["path"]: entry for entry in taken if entry["status"] == READ}
     found = [file for file in list_inputs(logs) if _is_new(file, known)]
@@ -79,7 +78,7 @@ def find_new(
     clash = [file for file in found if file.name in names]
     if not clash:
         return found
-    label = logs[0].resolve().name or "log"
+    label = last_name(logs[0]) or "log"
     renamed = [replace(file, name=f"{label}/{file.name}") for file in found]
     for file in renamed:
         if file.name in names:
@@ -90,9 +89,14 @@ def find_new(
     return sorted(renamed, key=lambda file: natural_key(file.name))
 
 
+def _is_emptied(log: Place) -> bool:
+    return isinstance(log, Path) and log.is_dir() and not any(log.rglob("*.parquet"))
+
+
 def identify(file: InputFile) -> str:
-    """Return what identifies a file: its absolute path, as text."""
-    return show_path(file.path.resolve())
+    """Return what identifies a file: its absolute path or its URL, as text."""
+    place = file.path
+    return show_place(place.resolve() if isinstance(place, Path) else place)
 
 
 def _is_new(file: InputFile, known: dict[str, dict[str, Any]]) -> bool:
@@ -100,10 +104,11 @@ def _is_new(file: InputFile, known: dict[str, dict[str, Any]]) -> bool:
     if entry is None:
         return True
     try:
-        status = file.path.stat()
-        if (status.st_size, status.st_mtime_ns) == (entry["bytes"], entry["mtime_ns"]):
+        status = read_status(file.path)
+        found = (status.size, status.mtime_ns, status.version)
+        if found == (entry["bytes"], entry["mtime_ns"], entry["version"]):
             return False
-        is_same = status.st_size == entry["bytes"] and _sha256(file.path) == entry["sha256"]
+        is_same = status.size == entry["bytes"] and hash_file(file.path) == entry["sha256"]
     except OSError as error:
         raise InputError(f"{file.name}: cannot be read: {error.strerror}") from None
     if not is_same:
@@ -112,14 +117,6 @@ def _is_new(file: InputFile, known: dict[str, dict[str, Any]]) -> bool:
             "verdicts, so write what is new to a new file, and put this one back"
         )
     return False
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        while chunk := stream.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def record_files(files: Sequence[InputFile], batch: int) -> Files:
@@ -131,6 +128,7 @@ def record_files(files: Sequence[InputFile], batch: int) -> Files:
             "path": identify(file),
             "bytes": file.size,
             "mtime_ns": file.mtime_ns,
+            "version": file.version,
             "sha256": file.sha256,
             "rows": file.rows if file.error is None else None,
             "status": READ if file.error is None else "unreadable",

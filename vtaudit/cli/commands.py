@@ -14,10 +14,15 @@ from vtaudit.cli.group import FOUND_SOMETHING, main
 from vtaudit.cli.options import split_pair
 from vtaudit.errors import InputError, LawError, SettingsError
 from vtaudit.reasons import Reason, Warn
+from vtaudit.storage import parse_run
+
+RUN_ARGUMENT = click.argument(
+    "run", type=click.Path(), callback=lambda context, argument, run: parse_run(run)
+)
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN_ARGUMENT
 @click.argument("sql", required=False)
 @click.option("--json", "form", flag_value="json", help="print a JSON array of objects")
 @click.option("--csv", "form", flag_value="csv", help="print CSV with a header")
@@ -41,14 +46,14 @@ def query(run: Path, sql: str | None, form: str | None) -> None:
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("logs", nargs=-1, required=True, type=click.Path())
 @click.option("--preset", metavar="TEXT", help="column names of a known ecosystem, not guessed")
 @click.option(
     "--map", "maps", multiple=True, metavar="COLUMN=EXPRESSION", help="a column that you know"
 )
 @click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 def inspect(
-    logs: tuple[Path, ...], preset: str | None, maps: tuple[str, ...], as_json: bool
+    logs: tuple[str, ...], preset: str | None, maps: tuple[str, ...], as_json: bool
 ) -> None:
     """Look at LOGS before a run: schema, a proposed mapping, doubts, a command to start from.
 
@@ -110,17 +115,17 @@ LOGS_OPTION = click.option(
     "--logs",
     multiple=True,
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="where the logs are now, each LOGS of the run in turn",
 )
 SCORES_OPTION = click.option(
-    "--scores", metavar="DIR", type=click.Path(path_type=Path), help="where the scores are now"
+    "--scores", metavar="DIR", type=click.Path(), help="where the scores are now"
 )
 JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="print everything as JSON")
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN_ARGUMENT
 @click.option("--row", nargs=2, type=(str, int), metavar="TRAJECTORY STEP", help="by its key")
 @click.option("--at", metavar="FILE:ROW", help="by its place; rows count from 0")
 @LOGS_OPTION
@@ -130,8 +135,8 @@ def explain(
     run: Path,
     row: tuple[str, int] | None,
     at: str | None,
-    logs: tuple[Path, ...],
-    scores: Path | None,
+    logs: tuple[str, ...],
+    scores: str | None,
     as_json: bool,
 ) -> None:
     """Explain one row of RUN's logs: copies, every rule, segment, bootstrap, every term."""
@@ -161,7 +166,7 @@ def _echo_json(found: object) -> None:
 
 
 @main.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@RUN_ARGUMENT
 @LOGS_OPTION
 @SCORES_OPTION
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="recompute N segments only")
@@ -169,8 +174,8 @@ def _echo_json(found: object) -> None:
 @JSON_OPTION
 def verify(
     run: Path,
-    logs: tuple[Path, ...],
-    scores: Path | None,
+    logs: tuple[str, ...],
+    scores: str | None,
     sample: int | None,
     seed: int,
     as_json: bool,

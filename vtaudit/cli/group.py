@@ -21,6 +21,9 @@ class Vtaudit(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by whoever started us
+                setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @main.command()
-@click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("logs", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--out",
     required=True,
     metavar="RUN",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="where the run goes; it appears whole, when it is done",
 )
 @click.option(
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 @setting_options
 def process(
-    logs: tuple[Path, ...],
-    out: Path,
+    logs: tuple[str, ...],
+    out: str,
     config: Path | None,
     as_json: bool,
     quiet: bool,
@@ -47,7 +47,8 @@ def process(
 ) -> None:
     """Audit LOGS, recompute their V-trace targets, and write the run directory RUN.
 
-    LOGS are directories or files of Parquet. The audit goes to stdout, everything else to stderr.
+    LOGS are directories or files of Parquet, here or in a store: s3://bucket/logs, gs://..., any
+    URL that fsspec knows. The audit goes to stdout, everything else to stderr.
     Exit codes: 0 done; 1 done, but a limit was passed or a file is unreadable; 2 wrong usage or
     settings; 3 input, schema, backend or disk failed; 70 a bug in vtaudit.
     """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,11 +24,15 @@ from vtaudit.explanation.lookup import (
 )
 from vtaudit.explanation.ruling import Ruling, rule_on
 from vtaudit.explanation.subject import Subject
+from vtaudit.joining import load_scores, spill_scores
+from vtaudit.labels import decode_text
 from vtaudit.plan import Plan
-from vtaudit.reading import LogRows, load_rows, read_log
+from vtaudit.reading import read_where
 from vtaudit.reasons import Warn
-from vtaudit.shard import Shard, cut_shard
+from vtaudit.shard import Received, Shard, cut_shard
+from vtaudit.shards import Spill
 from vtaudit.sources import read_row
+from vtaudit.storage import Place, parse_run, tell_lost
 from vtaudit.verification.replay import (
     compute_exactly,
     find_logs,
@@ -106,13 +109,13 @@ def explain(
     """
     if (row is None) == (at is None):
         raise SettingsError("explain: say which row: --row TRAJECTORY STEP, or --at FILE:ROW")
-    run = Path(run)
+    run = parse_run(run)
     manifest, settings = open_manifest(run)
     settings = settings if scores is None else replace(settings, scores=str(scores))
     plan = plan_again(manifest, settings, _find_logs(manifest, logs))
     if at is None and row is not None:
         trajectory = parse_id(row[0], plan)
-        shard = _read_shard(plan, pl.col("trajectory_id") == trajectory)
+        shard = _read_shard(plan, _is_of(trajectory))
         if not shard.rows.height:
             raise SettingsError(tell_missing_trajectory(trajectory, run, plan))
         subject = _pick(plan, shard, row[1])
@@ -125,21 +128,28 @@ def explain(
     return _explain(run, manifest["run_id"], subject)
 
 
-def _find_logs(manifest: dict[str, Any], logs: Sequence[str | Path]) -> list[Path]:
-    places = find_logs(manifest, [Path(log) for log in logs])
-    for place in places:
-        if not place.exists():
-            raise InputError(f"{place}: the logs of the run are not there; say --logs DIR")
+def _find_logs(manifest: dict[str, Any], logs: Sequence[str | Path]) -> list[Place]:
+    places = find_logs(manifest, logs)
+    lost = tell_lost(places)
+    if lost is not None:
+        raise InputError(f"the logs of the run: {lost}; say --logs DIR")
     return places
 
 
-def _read(plan: Plan, only: pl.Expr) -> LogRows:
-    with tempfile.TemporaryDirectory(prefix="vtaudit-explain-") as spill:
-        return read_log(plan, Path(spill), lambda rows: None, only)
-
-
 def _read_shard(plan: Plan, only: pl.Expr) -> Shard:
-    return cut_shard(plan, _read(plan, only), 0, Clock())
+    scores = None
+    if plan.scores:
+        spill = Spill(Path(), buckets=1, is_on_disk=False)
+        spill_scores(plan, spill)
+        scores = load_scores(plan, spill, 0)
+    shard = cut_shard(plan, Received(read_where(plan, only), scores), Clock())
+    return replace(shard, rows=decode_text(shard.rows))
+
+
+def _is_of(trajectory: int | str) -> pl.Expr:
+    """Return the condition of being a row of a trajectory."""
+    column = pl.col("trajectory_id")
+    return (column.cast(pl.String) if isinstance(trajectory, str) else column).eq(trajectory)
 
 
 def _pick(plan: Plan, shard: Shard, step: int) -> Subject:
@@ -159,11 +169,11 @@ def _find_place(plan: Plan, file: str, row: int) -> Subject | None:
         for k, each in enumerate(plan.files)
     ]
     here = (pl.col("file") == number) & (pl.col("row") == row)
-    alone = load_rows(_read(replace(plan, files=tuple(others)), here), plan, 0)
+    alone = read_where(replace(plan, files=tuple(others)), here)
     if not alone.height:
         return None
     trajectory = alone["trajectory_id"][0]
-    shard = _read_shard(plan, here if trajectory is None else pl.col("trajectory_id") == trajectory)
+    shard = _read_shard(plan, here if trajectory is None else _is_of(trajectory))
     place = shard.rows.select(here).to_series().to_numpy()
     return _exact_subject(plan, shard, int(np.flatnonzero(place)[0]))
 

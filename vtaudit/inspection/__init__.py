@@ -35,6 +35,7 @@ from vtaudit.mapping.expressions import parse_expression
 from vtaudit.presets import load_preset
 from vtaudit.records import InputFile
 from vtaudit.sources import list_inputs
+from vtaudit.storage import Place, parse_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Inspection:
 
 
 def inspect_log(
-    logs: Sequence[Path],
+    logs: Sequence[str | Path],
     *,
     preset: str | None = None,
     maps: Mapping[str, str] | None = None,
@@ -82,7 +83,7 @@ def inspect_log(
     """Look at a log and propose how to read it; nothing is written.
 
     Args:
-        logs: directories or files.
+        logs: directories or files, here or at URLs.
         preset: name of the preset; by default the one that fits.
         maps: canonical column -> expression, which goes before every proposal.
         out: the run directory to name in the suggested command.
@@ -92,7 +93,8 @@ def inspect_log(
         SettingsError: no such preset, or a map that is not one.
         SchemaError: a map refers to a column that no file has.
     """
-    files = _examine(logs)
+    places = parse_places(logs)
+    files = _examine(places)
     readable = [file for file in files if file.error is None]
     footers = gather_footers(readable)
     chosen = load_preset(preset or choose_preset(footers))
@@ -110,13 +112,13 @@ def inspect_log(
     ]
     has_discounts = view.sample.has_discounts
     return Inspection(
-        logs=tuple(map(str, logs)),
+        logs=tuple(map(str, places)),
         files=len(readable),
         rows=sum(file.rows or 0 for file in readable),
         bytes=sum(file.size or 0 for file in readable),
         unreadable=unreadable,
         copies=copies,
-        skipped=count_skipped(logs),
+        skipped=count_skipped(places),
         schema=schema,
         preset=chosen.name,
         columns=tuple(view.proposals),
@@ -124,12 +126,16 @@ def inspect_log(
         streams=view.streams,
         findings=tuple(findings),
         suggestion=suggest_command(
-            [str(log) for log in logs], out, chosen, view.proposals, has_discounts=has_discounts
+            [str(place) for place in places],
+            out,
+            chosen,
+            view.proposals,
+            has_discounts=has_discounts,
         ),
     )
 
 
-def _examine(logs: Sequence[Path]) -> list[InputFile]:
+def _examine(logs: Sequence[Place]) -> list[InputFile]:
     files = examine_all(list_inputs(logs))
     if all(file.error is not None for file in files):
         raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from vtaudit.mapping import available, column_paths, expression_type
 from vtaudit.mapping.expressions import parse_expression, path_text
 from vtaudit.records import InputFile
 from vtaudit.sources import examine
+from vtaudit.storage import Place, is_hidden, list_names
 
 MAX_HASHED_BYTES = 1 << 31
 
@@ -130,17 +130,13 @@ def describe_schema(footers: Footers) -> tuple[SchemaColumn, ...]:
     return tuple(columns)
 
 
-def count_skipped(logs: Sequence[Path]) -> dict[str, int]:
+def count_skipped(logs: Sequence[Place]) -> dict[str, int]:
     """Return how many files were left out: hidden Parquet, and other files by their suffix."""
     skipped: Counter[str] = Counter()
     for log in logs:
-        for directory, _, names in os.walk(log):
-            parts = Path(directory).relative_to(log).parts
-            below_hidden = any(part.startswith((".", "_")) for part in parts)
-            for name in names:
-                is_hidden = below_hidden or name.startswith((".", "_"))
-                if not name.endswith(".parquet"):
-                    skipped[Path(name).suffix or "no suffix"] += 1
-                elif is_hidden:
-                    skipped["hidden .parquet"] += 1
+        for name in list_names(log):
+            if not name.endswith(".parquet"):
+                skipped[Path(name).suffix or "no suffix"] += 1
+            elif is_hidden(name):
+                skipped["hidden .parquet"] += 1
     return dict(skipped)

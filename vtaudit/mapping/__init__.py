@@ -39,6 +39,7 @@ __all__ = [
     "needed_columns",
     "parse_assignment",
     "parse_expression",
+    "plain_column",
     "read_column",
     "resolve_mapping",
 ]
@@ -169,6 +170,14 @@ def _locate(reference: Column, schema: pyarrow.Schema) -> tuple[int, ...] | None
 def available(expression: Expression, schema: pyarrow.Schema) -> bool:
     """Return whether a file of this schema has every column the expression refers to."""
     return all(_locate(reference, schema) is not None for reference in expression.references())
+
+
+def plain_column(expression: Expression, schema: pyarrow.Schema) -> str | None:
+    """Return the name of the column that an expression is, as it stands; None for any other."""
+    if not isinstance(expression.root, Column):
+        return None
+    path = _locate(expression.root, schema)
+    return schema.field(path[0]).name if path is not None and len(path) == 1 else None
 
 
 def needed_columns(mapping: Mapping, schema: pyarrow.Schema) -> list[str]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from vtaudit.errors import EngineError, SchemaError, SettingsError, name_choices
 from vtaudit.schemas import load_columns
+from vtaudit.storage import parse_run
 from vtaudit.training.epoch import Order, Targets, draw_batches, open_targets
 
 DEFAULT_COLUMNS = ("value_target", "advantage")
@@ -86,7 +87,7 @@ def read(
         SchemaError: while iterating: numbers with nulls, or lists that differ in length.
     """
     order = Order(batch_size, unit, shuffle, seed)
-    targets = open_targets(Path(run))
+    targets = open_targets(parse_run(run))
     names = _choose_columns(targets, columns)
     try:
         torch.empty(0, device=device)

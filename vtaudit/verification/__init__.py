@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vtaudit.errors import VtauditError
 from vtaudit.places import is_store
 from vtaudit.plan import versions
+from vtaudit.storage import Place, parse_place, parse_run, tell_lost
 from vtaudit.store import read_manifest
 from vtaudit.verification.checks import (
     check_counts,
@@ -46,9 +47,9 @@ def verify(
     Raises:
         InputError: no vtaudit run stands there.
     """
-    run = Path(run)
+    run = parse_run(run)
     if is_store(read_manifest(run)):
-        return verify_store(run, [Path(log) for log in logs], scores)
+        return verify_store(run, [parse_run(str(log)) for log in logs], scores)
     manifest, settings = open_manifest(run)
     settings = settings if scores is None else replace(settings, scores=str(scores))
     found = Verification()
@@ -59,10 +60,10 @@ def verify(
     check_counts(run, manifest, settings, found)
     check_run_rows(run, [manifest], found)
     check_duckdb(run, manifest["outputs"], found)
-    places = find_logs(manifest, [Path(log) for log in logs])
-    lost = [place for place in [*places, *_given(settings.scores)] if not place.exists()]
-    if lost and not logs:
-        found.skipped.append(f"rows against the logs: {lost[0]} is not there; say --logs DIR")
+    places = find_logs(manifest, logs)
+    lost = tell_lost([*places, *_given(settings.scores)])
+    if lost is not None and not logs:
+        found.skipped.append(f"rows against the logs: {lost}; say --logs DIR")
         return found
     try:
         plan = plan_again(manifest, settings, places)
@@ -75,8 +76,8 @@ def verify(
     return found
 
 
-def _given(path: str | None) -> list[Path]:
-    return [] if path is None else [Path(path)]
+def _given(path: str | None) -> list[Place]:
+    return [] if path is None else [parse_place(path)]
 
 
 def _draw(run: Path, sample: int, seed: int, found: Verification) -> NDArray[np.int64]:

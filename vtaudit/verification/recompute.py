@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,17 @@ from numpy.typing import NDArray
 
 from vtaudit.audit import make_table
 from vtaudit.clock import Clock
-from vtaudit.outputs import ShardResult, add_up, build_parts, count_shard, tabulate
+from vtaudit.outputs import (
+    ShardResult,
+    add_up,
+    build_parts,
+    count_chunk,
+    count_shard,
+    tabulate,
+)
 from vtaudit.plan import Plan
-from vtaudit.reading import read_log
-from vtaudit.shard import Shard, cut_shard
+from vtaudit.shard import Received, Shard, cut_shard
+from vtaudit.units import Log, open_log
 from vtaudit.verification.comparison import Verification, compare_part, read_table
 from vtaudit.verification.replay import compute_exactly, take_segments
 
@@ -38,9 +45,9 @@ def recompute(
     rows = {"targets": 0, "rejects": 0}
     counts: list[ShardResult] = []
     with tempfile.TemporaryDirectory(prefix="vtaudit-verify-") as spill:
-        log = read_log(plan, Path(spill), lambda rows: None)
-        for number in range(log.rows.shards):
-            shard = cut_shard(plan, log, number, Clock())
+        log = open_log(plan, Path(spill), lambda rows: None)
+        for number, received in _receive(log, counts):
+            shard = cut_shard(plan, received, Clock())
             first, segments = segments, segments + len(shard.segments.offsets) - 1
             if sample is not None:
                 inside = (sample >= first) & (sample < segments)
@@ -56,9 +63,21 @@ def recompute(
         f"{rows['rejects']:,} rows of rejects: with the rules on the logs",
     ]
     if sample is None:
-        _compare_counts(run, run_id, tabulate(plan, log, add_up(log, counts)), found)
+        _compare_counts(run, run_id, tabulate(plan, add_up(counts)), found)
     else:
         found.skipped.append("counts against the logs: only a sample of the segments was computed")
+
+
+def _receive(log: Log, counts: list[ShardResult]) -> Iterator[tuple[int, Received]]:
+    """Yield the number of each part of the run with its rows; counts of padding go to `counts`."""
+    for number in range(len(log.chunks)):
+        chunk = log.read_chunk(number)
+        counts.append(count_chunk(log.plan, chunk))
+        if number in log.parts:
+            yield number - log.parts.start, Received(chunk.rows, edges=log.edges.get(number))
+    for number in log.buckets:
+        received = Received(log.read_bucket(number), log.read_scores(number), log.edges.get(number))
+        yield number - log.parts.start, received
 
 
 def _compare_shard(
@@ -75,7 +94,7 @@ def _compare_shard(
         table: compare_part(
             run,
             number,
-            pl.DataFrame(pl.from_arrow(rows)),
+            pl.DataFrame(pl.from_arrow(rows)).with_columns(pl.col(pl.Categorical).cast(pl.String)),
             found,
             table=table,
             dtype=plan.settings.dtype,
@@ -88,7 +107,7 @@ def _compare_shard(
 def _compare_counts(
     run: Path,
     run_id: str,
-    tables: Mapping[str, Sequence[dict[str, Any]]],
+    tables: Mapping[str, Any],
     found: Verification,
 ) -> None:
     """Compare the audit tables with those that the logs give."""

@@ -17,6 +17,7 @@ from vtaudit.places import is_store
 from vtaudit.plan import Plan, make_plan
 from vtaudit.records import InputFile
 from vtaudit.shard import Shard, compute_targets, note_not_finite
+from vtaudit.storage import Place, parse_places
 from vtaudit.store import MANIFEST, read_manifest
 
 NEEDED = ("run_id", "versions", "settings", "logs", "inputs", "scores", "outputs", "counts")
@@ -45,13 +46,13 @@ def open_manifest(run: Path) -> tuple[dict[str, Any], Settings]:
         ) from None
 
 
-def find_logs(manifest: dict[str, Any], logs: Sequence[Path]) -> list[Path]:
+def find_logs(manifest: dict[str, Any], logs: Sequence[str | Path]) -> list[Place]:
     """Return where the logs are: as given, else where they were."""
-    return list(logs) or [Path(log) for log in manifest["logs"]]
+    return parse_places(logs or manifest["logs"])
 
 
-def plan_again(manifest: dict[str, Any], settings: Settings, logs: Sequence[Path]) -> Plan:
-    """Return the plan of a run for the reference on the CPU, over the very files of the run.
+def plan_again(manifest: dict[str, Any], settings: Settings, logs: Sequence[Place]) -> Plan:
+    """Return the plan of a run for the reference on the CPU, over the very files that it read.
 
     Raises:
         InputError: the logs or scores are not there, or are not those that the run read.
@@ -59,7 +60,8 @@ def plan_again(manifest: dict[str, Any], settings: Settings, logs: Sequence[Path
     plan = make_plan(logs, replace(settings, backend="reference", device="cpu"))
     for kind, files in (("inputs", plan.files), ("scores", plan.scores)):
         _check_files(kind, manifest[kind], files)
-    return plan
+    errors = {place: each.get("error") for place, each in enumerate(manifest["inputs"])}
+    return plan.without({place: error for place, error in errors.items() if error})
 
 
 def _check_files(kind: str, listed: list[dict[str, Any]], files: Sequence[InputFile]) -> None:

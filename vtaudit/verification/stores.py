@@ -19,6 +19,7 @@ from vtaudit.outputs import part_name
 from vtaudit.places import BATCH, numbered
 from vtaudit.plan import versions
 from vtaudit.records import InputFile
+from vtaudit.storage import parse_place, tell_lost
 from vtaudit.store import MANIFEST, read_manifest
 from vtaudit.verification.checks import check_counts, check_duckdb, check_files, check_run_rows
 from vtaudit.verification.comparison import Verification, compare_part
@@ -60,9 +61,9 @@ def verify_store(
         found.skipped.append("rows against the logs: keys were forgotten, which is not done again")
         return found
     inputs = [_locate(entry, logs) for entry in files]
-    lost = [file for file in inputs if file is not None and not file.path.exists()]
+    lost = tell_lost([file.path for file in inputs if file is not None])
     if lost:
-        found.skipped.append(f"rows against the logs: {lost[0].path} is not there; say --logs DIR")
+        found.skipped.append(f"rows against the logs: {lost}; say --logs DIR")
         return found
     _replay(run, manifest, inputs, scores, found)
     return found
@@ -77,7 +78,7 @@ def _locate(entry: dict[str, Any], logs: Sequence[Path]) -> InputFile | None:
     """Return where a taken file is; None for one that was not taken."""
     if entry["error"] is not None:
         return None
-    path = logs[0] / entry["name"] if logs else Path(entry["path"])
+    path = logs[0] / entry["name"] if logs else parse_place(entry["path"])
     return InputFile(path, entry["name"], sha256=entry["sha256"])
 
 

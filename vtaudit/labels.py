@@ -1,0 +1,99 @@
+"""Text columns as codes: Polars Enums whose categories stand in the order of their bytes.
+
+A text column of a log has few values on many rows. As an Enum it sorts, compares and is written by
+number, and its order is that of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from vtaudit.errors import UnreadableError
+
+
+def code_dictionary(column: pa.ChunkedArray, name: str) -> pl.Series:
+    """Return a text column, which mostly is dictionary-encoded, as an Enum.
+
+    Raises:
+        UnreadableError: text that is no UTF-8.
+    """
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    unified = column.unify_dictionaries()
+    texts = pa.array([], pa.string())
+    if unified.num_chunks:
+        texts = unified.chunk(0).dictionary.cast(pa.string())
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise UnreadableError(f"column {name}: {error}") from error
+    encoded = texts.dictionary_encode()
+    order = pc.sort_indices(encoded.dictionary)
+    rank = np.empty(len(order), np.uint32)
+    rank[order] = np.arange(len(order))
+    new_code = pa.array(rank).take(encoded.indices)
+    indices = [chunk.indices.cast(pa.int32()) for chunk in unified.chunks]
+    places = pa.chunked_array(indices, pa.int32())
+    codes = pl.Series(new_code.take(places.combine_chunks()))
+    return codes.cat.to(pl.Enum(pl.Series(encoded.dictionary.take(order)))).alias(name)
+
+
+def code_text(column: pl.Series) -> pl.Series:
+    """Return a text column as an Enum."""
+    return column.cast(_enum_of(column))
+
+
+def _enum_of(column: pl.Series) -> pl.Enum:
+    return pl.Enum(column.drop_nulls().unique().sort())
+
+
+def unify_text(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Return the frames with one Enum in each text column that several of them have."""
+    casts = []
+    for name in dict.fromkeys(name for frame in frames for name in frame.columns):
+        found = {frame.schema[name]: None for frame in frames if name in frame.columns}
+        if len(found) > 1 and all(isinstance(dtype, pl.Enum) for dtype in found):
+            words = pl.concat([each.categories for each in found if isinstance(each, pl.Enum)])
+            casts.append((name, _enum_of(words)))
+    return [
+        frame.with_columns(pl.col(name).cast(enum) for name, enum in casts if name in frame.columns)
+        for frame in frames
+    ]
+
+
+def concat_coded(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return the rows of frames of the same columns, whose Enums may have other categories."""
+    return pl.concat(unify_text(frames), rechunk=True)
+
+
+def decode_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with its Enums as text."""
+    names = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Enum)]
+    return frame.with_columns(pl.col(names).cast(pl.String)) if names else frame
+
+
+def code_values(column: pl.Series) -> NDArray[np.int32]:
+    """Return a number for each distinct value, null being 0  # [N]."""
+    return number_values(column)[0]
+
+
+def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
+    """Return a number for each distinct value  # [N], and the values as text; null is the first."""
+    null = pl.Series([None], dtype=pl.String)
+    if isinstance(column.dtype, pl.Enum):
+        codes = column.to_physical().cast(pl.Int32).fill_null(-1).to_numpy() + 1
+        return codes, pl.concat([null, column.dtype.categories])
+    # values mostly come in runs: it is the heads of the runs that are encoded
+    is_head = column.ne_missing(column.shift()).to_numpy().copy()
+    is_head[:1] = True
+    heads = np.flatnonzero(is_head)
+    coded = column[heads].rechunk().to_arrow().dictionary_encode()
+    codes = pl.Series(coded.indices).cast(pl.Int32).fill_null(-1).to_numpy() + 1
+    values = pl.Series(coded.dictionary).cast(pl.String)
+    return np.repeat(codes, np.diff(heads, append=column.len())), pl.concat([null, values])

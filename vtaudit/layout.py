@@ -1,0 +1,165 @@
+"""Where the windows of a log lie in its files, and which of them must be brought together.
+
+A run is a stretch of rows of one window in one file, its steps growing. A run whose keys no other
+run can have, and whose window is nowhere else, is judged where it lies. The others are contested:
+their rows are brought together by trajectory, as are those of a run that a contested one follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from vtaudit.canonical import LINEAGE
+from vtaudit.labels import decode_text
+from vtaudit.plan import Plan
+from vtaudit.reading import Range, read_batchwise
+from vtaudit.records import InputFile
+
+# a log of shorter runs is brought together by trajectory as a whole
+LEAST_ROWS_OF_A_RUN = 8
+# so many runs a file may have however short they are
+FREE_RUNS = 1_000
+SURVEYED = ("trajectory_id", "unroll_id", "step", "valid", "value", *LINEAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """The runs of a log, by file and first row; R runs.
+
+    Attributes:
+        file, start: where each one begins  # [R] int64
+        is_moved: whether its rows are brought together by trajectory  # [R] bool
+        edges: for each run that an uncontested one follows: `run`, and of the row that follows
+            trajectory_id, step, value and the mapped lineage columns.
+        trajectory_id: of each run  # [R]
+    """
+
+    file: NDArray[np.int64]
+    start: NDArray[np.int64]
+    is_moved: NDArray[np.bool_]
+    edges: pl.DataFrame
+    trajectory_id: pl.Series
+
+    def rows(self, files: Sequence[InputFile]) -> NDArray[np.int64]:
+        """Return the rows from the start of each run to that of the next one  # [R]."""
+        ends = np.array([file.rows or 0 for file in files], np.int64)[self.file]
+        is_same = self.file[1:] == self.file[:-1]
+        ends[:-1][is_same] = self.start[1:][is_same]
+        return ends - self.start
+
+
+def survey_runs(plan: Plan, tick: Callable[[int], None]) -> Runs | None:
+    """Return the runs of the log, None where they are too many to be worth a line each.
+
+    Raises:
+        UnreadableError: a file cannot be decoded.
+    """
+    places = [place for place, file in enumerate(plan.files) if file.error is None and file.rows]
+    with ThreadPoolExecutor(plan.settings.threads) as pool:
+        surveys = [pool.submit(_survey_file, plan, place) for place in places]
+        found = []
+        try:
+            for place, survey in zip(places, surveys, strict=True):
+                runs = survey.result()
+                if runs is None:
+                    return None
+                found.append(runs)
+                tick(plan.files[place].rows or 0)
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return _settle(pl.concat(found), stitched=plan.settings.windows == "stitched")
+
+
+def _survey_file(plan: Plan, place: int) -> pl.DataFrame | None:
+    """Return the runs of one file, None where they are too many."""
+    names = [name for name in SURVEYED if name in plan.shape.dtypes]
+    height = plan.files[place].rows or 0
+    limit = FREE_RUNS + height // LEAST_ROWS_OF_A_RUN
+    stitched = plan.settings.windows == "stitched"
+    parts, count = [], 0
+    for frame in read_batchwise(plan, Range(place, 0, height), names):
+        parts.append(_find_runs(frame, stitched=stitched))
+        count += parts[-1].height
+        if count > limit:
+            return None
+    return _join_runs(pl.concat(parts))
+
+
+def _find_runs(frame: pl.DataFrame, *, stitched: bool) -> pl.DataFrame:
+    """Return the runs of one batch, text decoded."""
+    is_keyed = pl.col("trajectory_id").is_not_null() & (pl.col("step") >= 0)
+    if "valid" in frame.columns:
+        is_keyed &= pl.col("valid").ne_missing(0)
+    is_kept = frame.select(is_keyed.fill_null(False)).to_series()
+    keyed = frame if is_kept.all() else frame.filter(is_kept)
+    if stitched or "unroll_id" not in keyed.columns:
+        keyed = keyed.with_columns(pl.lit(0, dtype=pl.Int64).alias("unroll_id"))
+    if "value" not in keyed.columns:
+        keyed = keyed.with_columns(pl.lit(None, dtype=pl.Float64).alias("value"))
+    step = keyed["step"].to_numpy()
+    is_head = np.ones(keyed.height, np.bool_)
+    is_head[1:] = step[1:] <= step[:-1]
+    for name in ("trajectory_id", "unroll_id"):
+        is_head[1:] |= keyed[name].ne_missing(keyed[name].shift()).to_numpy()[1:]
+    heads = np.flatnonzero(is_head)
+    tails = np.append(heads[1:], keyed.height)[: len(heads)] - 1
+    lineage = [name for name in LINEAGE if name in keyed.columns]
+    runs = keyed[heads].select(
+        "trajectory_id", "unroll_id", "file", "value", *lineage, start="row", low="step"
+    )
+    return decode_text(runs.with_columns(pl.Series("high", step[tails])))
+
+
+def _join_runs(runs: pl.DataFrame) -> pl.DataFrame:
+    """Return the runs of a file, those joined that only the end of a batch had parted."""
+    goes_on = pl.col("low") > pl.col("high").shift()
+    for name in ("trajectory_id", "unroll_id"):
+        goes_on &= pl.col(name).eq_missing(pl.col(name).shift())
+    number = runs.select((~goes_on.fill_null(False)).cum_sum().alias("number"))["number"]
+    if not runs.height or number[-1] == runs.height:
+        return runs
+    ends = runs.group_by(number, maintain_order=True).agg(pl.col("high").last())
+    return runs.filter(number.diff().fill_null(1) == 1).with_columns(ends["high"])
+
+
+def _settle(runs: pl.DataFrame, *, stitched: bool) -> Runs:
+    """Say of each run whether its rows are moved, and what follows it."""
+    runs = runs.sort("file", "start").with_row_index("run")
+    by_step = runs.sort("trajectory_id", "low", "run")
+    fresh = by_step["trajectory_id"].rle_id().diff().fill_null(1).to_numpy() != 0
+    low = by_step["low"].to_numpy()
+    reach = by_step.select(pl.col("high").cum_max().over("trajectory_id"))["high"].to_numpy()
+    starts = fresh.copy()
+    starts[1:] |= low[1:] > reach[:-1]
+    group = np.cumsum(starts) - 1
+    is_contested = np.bincount(group, minlength=1)[group] > 1
+    window = ["trajectory_id"] if stitched else ["trajectory_id", "unroll_id"]
+    is_contested |= by_step.select(pl.len().over(window) > 1).to_series().to_numpy()
+    torn = np.zeros(int(group.max(initial=-1)) + 2, np.bool_)
+    torn[group[is_contested]] = True
+    firsts = np.flatnonzero(starts)
+    # the group after each one, where its first row is the next step of the same trajectory
+    follows = np.zeros(len(firsts) + 1, np.bool_)
+    follows[:-2] = ~fresh[firsts[1:]] & (low[firsts[1:]] == reach[firsts[1:] - 1] + 1)
+    is_moved = torn[group] | (follows[group] & torn[group + 1])
+    order = by_step["run"].to_numpy()
+    moved = np.empty(len(order), np.bool_)
+    moved[order] = is_moved
+    leads = np.flatnonzero(follows[:-1] & ~torn[1:])
+    edges = by_step[firsts[leads + 1]].with_columns(pl.Series("run", order[firsts[leads]]))
+    lineage = [name for name in LINEAGE if name in runs.columns]
+    return Runs(
+        file=runs["file"].cast(pl.Int64).to_numpy(),
+        start=runs["start"].to_numpy(),
+        is_moved=moved,
+        edges=edges.filter(pl.col("value").is_finite()).select(
+            "run", "trajectory_id", "value", *lineage, step="low"
+        ),
+        trajectory_id=runs["trajectory_id"],
+    )

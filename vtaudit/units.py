@@ -1,0 +1,254 @@
+"""The log in units that fit in memory: chunks of its files, and buckets of trajectories."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from vtaudit import mapping as mappings
+from vtaudit import shards
+from vtaudit.joining import load_scores, spill_scores
+from vtaudit.layout import Runs, survey_runs
+from vtaudit.plan import Plan
+from vtaudit.reading import Range, has_own_discounts, note_files, read_ranges
+from vtaudit.shards import Spill, bucket_of, count_buckets
+
+WINDOWS, BUCKETS = "windows", "buckets"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What was read of a chunk.
+
+    Attributes:
+        rows: received rows to judge there.
+        padding: rows whose valid is false.
+        has_discounts: whether a discount of a row, moved or not, is neither 0 nor 1.
+    """
+
+    rows: pl.DataFrame
+    padding: pl.DataFrame
+    has_discounts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log in units: first its chunks, then its buckets.
+
+    Attributes:
+        plan: of the run.
+        layout: "windows" where rows are judged in their chunk unless their window is contested,
+            "buckets" where all rows are brought together by trajectory.
+        why: the reason for it.
+        chunks: ranges of the files; each is read once, and its moved rows go to the spill.
+        moved: starts of runs, and whether their rows are moved, by file; None where all are.
+        edges: what follows the runs of a unit elsewhere, by the number of the unit.
+        spill, scores: rows and scores that wait in buckets.
+    """
+
+    plan: Plan
+    layout: str
+    why: str
+    chunks: tuple[tuple[Range, ...], ...]
+    moved: dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]] | None
+    edges: dict[int, pl.DataFrame]
+    spill: Spill
+    scores: Spill
+
+    @property
+    def buckets(self) -> range:
+        """The numbers of the units that are buckets."""
+        first = len(self.chunks)
+        return range(first, first + self.spill.buckets)
+
+    @property
+    def parts(self) -> range:
+        """The numbers of the units that have rows to judge, each of them one part of the run."""
+        first = len(self.chunks) if self.layout == BUCKETS else 0
+        return range(first, len(self.chunks) + self.spill.buckets)
+
+    def read_chunk(self, number: int) -> Chunk:
+        """Return the rows of a chunk; those that are moved go to the spill.
+
+        Raises:
+            UnreadableError: a file cannot be decoded, or changed while it was read.
+            InputError: the disk failed.
+        """
+        rows = read_ranges(self.plan, self.chunks[number])
+        has_discounts = has_own_discounts(rows)
+        padding = rows.clear()
+        is_moved = self._find_moved(number)
+        if "valid" in rows.columns:
+            is_padding = rows["valid"].eq_missing(0)
+            if is_padding.any():
+                rows, padding = rows.filter(~is_padding), rows.filter(is_padding)
+                is_moved = is_moved[~is_padding.to_numpy()]
+        if self.spill.buckets:
+            self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
+        if is_moved.any():
+            rows = rows.filter(~is_moved)
+        return Chunk(note_files(self.plan, rows), note_files(self.plan, padding), has_discounts)
+
+    def _find_moved(self, number: int) -> NDArray[np.bool_]:
+        parts = []
+        for each in self.chunks[number]:
+            if self.moved is None:
+                parts.append(np.ones(each.stop - each.start, np.bool_))
+                continue
+            starts, is_moved = self.moved[each.place]
+            low, high = np.searchsorted(starts, (each.start, each.stop))
+            before = is_moved[low - 1] if low else False
+            lengths = np.diff(np.concatenate(([each.start], starts[low:high], [each.stop])))
+            parts.append(np.repeat(np.concatenate(([before], is_moved[low:high])), lengths))
+        return np.concatenate(parts)
+
+    def read_bucket(self, number: int) -> pl.DataFrame:
+        """Return the rows of a bucket, once all chunks were read."""
+        return note_files(self.plan, self.spill.load(number - len(self.chunks)))
+
+    def read_scores(self, number: int) -> pl.DataFrame | None:
+        """Return the scores of a bucket, each key once; None where none were given.
+
+        Raises:
+            InputError: a key stands twice with different values.
+        """
+        if not self.plan.scores:
+            return None
+        return load_scores(self.plan, self.scores, number - len(self.chunks))
+
+
+def open_log(
+    plan: Plan, folder: Path, tick: Callable[[int], None], only_buckets: int | None = None
+) -> Log:
+    """Return the log in units, its windows surveyed where that can spare moving them.
+
+    Args:
+        plan: of the run.
+        folder: where rows wait on disk.
+        tick: called with the number of rows that were surveyed.
+        only_buckets: bring all rows together, on disk, in so many buckets.
+
+    Raises:
+        UnreadableError: a file cannot be decoded.
+    """
+    rows = sum(file.rows or 0 for file in plan.readable)
+    row_bytes = _row_bytes(plan)
+    why = _why_not_surveyed(plan, count_buckets(rows, int(rows * row_bytes)))
+    why = "a store has buckets" if only_buckets else why
+    runs = None if why else survey_runs(plan, tick)
+    size = max(min(shards.SHARD_ROWS, int(shards.SHARD_BYTES / max(row_bytes, 1.0))), 1)
+    chunks = _cut_chunks(plan, runs, size)
+    moved, edges, buckets = None, {}, count_buckets(rows, int(rows * row_bytes))
+    if runs is not None:
+        heights = runs.rows(plan.files)
+        count = int(heights[runs.is_moved].sum())
+        buckets = count_buckets(count, int(count * row_bytes)) if count else 0
+        moved = _by_file(plan, runs)
+        edges = _edges_by_unit(runs, chunks, buckets)
+    buckets = only_buckets or buckets
+    on_disk = runs is not None or buckets > 1
+    scores = Spill(folder / "scores", buckets, on_disk)
+    spill_scores(plan, scores)
+    return Log(
+        plan=plan,
+        layout=BUCKETS if runs is None else WINDOWS,
+        why=why or ("runs are short or interleaved" if runs is None else "windows lie together"),
+        chunks=chunks,
+        moved=moved,
+        edges=edges,
+        spill=Spill(folder / "rows", buckets, on_disk),
+        scores=scores,
+    )
+
+
+def _why_not_surveyed(plan: Plan, wanted: int) -> str:
+    settings = plan.settings
+    if plan.scores:
+        return "scores are joined by trajectory"
+    if settings.step_from == "order" or settings.end_of_trajectory:
+        return "steps or ends depend on whole trajectories"
+    return "the log fits in one shard" if wanted == 1 else ""
+
+
+def _row_bytes(plan: Plan) -> float:
+    """Return the greatest decoded size of a row's needed columns over the files."""
+    found = 0.0
+    for file in plan.readable:
+        needed = {*mappings.needed_columns(plan.mapping, file.schema), *plan.carry}
+        found = max(found, sum(size for name, size in file.column_bytes if name in needed))
+    return found
+
+
+def _cut_chunks(plan: Plan, runs: Runs | None, size: int) -> tuple[tuple[Range, ...], ...]:
+    """Return ranges of about `size` rows that end where runs do, small files put together."""
+    chunks: list[tuple[Range, ...]] = []
+    waiting: list[Range] = []
+    for place, file in enumerate(plan.files):
+        if file.error is not None:
+            continue
+        starts = np.zeros(0, np.int64) if runs is None else runs.start[runs.file == place]
+        for each in _cut_file(place, file.group_rows, starts, size, is_free=runs is None):
+            if waiting and _height(waiting) + each.stop - each.start > size:
+                chunks.append(tuple(waiting))
+                waiting = []
+            waiting.append(each)
+    first = next(place for place, file in enumerate(plan.files) if file.error is None)
+    return (*chunks, tuple(waiting) or (Range(first, 0, 0),))
+
+
+def _height(ranges: Sequence[Range]) -> int:
+    return sum(each.stop - each.start for each in ranges)
+
+
+def _cut_file(
+    place: int, group_rows: Sequence[int], starts: NDArray[np.int64], size: int, *, is_free: bool
+) -> list[Range]:
+    """Cut a file into even ranges, near the ends of row groups and at the starts of runs."""
+    ends = np.cumsum(group_rows, dtype=np.int64)
+    rows = int(ends[-1]) if len(ends) else 0
+    found, start = [], 0
+    while start < rows:
+        height = (rows - start) // -(-(rows - start) // size)
+        goal = start + height
+        near = ends[np.abs(ends - goal) <= height // 4]
+        stop = int(near[np.argmin(np.abs(near - goal))]) if len(near) else goal
+        if not is_free:
+            after = np.searchsorted(starts, stop)
+            stop = int(starts[after]) if after < len(starts) else rows
+        found.append(Range(place, start, stop))
+        start = stop
+    return found
+
+
+def _by_file(plan: Plan, runs: Runs) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
+    bounds = np.searchsorted(runs.file, np.arange(len(plan.files) + 1))
+    return {
+        place: (runs.start[low:high], runs.is_moved[low:high])
+        for place, (low, high) in enumerate(itertools.pairwise(bounds))
+    }
+
+
+def _edges_by_unit(
+    runs: Runs, chunks: Sequence[Sequence[Range]], buckets: int
+) -> dict[int, pl.DataFrame]:
+    """Return what follows the runs of each unit."""
+    ranges = [(each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk]
+    place, start, number = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    run = runs.edges["run"].to_numpy()
+    key = runs.file[run] * (1 << 40) + runs.start[run]
+    unit = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
+    is_moved = runs.is_moved[run]
+    if is_moved.any():
+        bucket = bucket_of(runs.trajectory_id[run], buckets).to_numpy()
+        unit = np.where(is_moved, len(chunks) + bucket, unit)
+    edges = runs.edges.with_columns(pl.Series("unit", unit)).drop("run")
+    return {
+        int(key[0]): part.drop("unit")
+        for key, part in edges.partition_by("unit", as_dict=True).items()
+    }
