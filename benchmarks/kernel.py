@@ -26,7 +26,7 @@ import triton
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from kernel_peers import list_peers
-from kernel_streaming import stream_batches
+from kernel_streaming import stream_arrays, stream_batches
 
 from stream_definition import define_stream
 from vtaudit.kernels import Thresholds, VTrace, vtrace
@@ -263,6 +263,7 @@ def time_call() -> None:
         return vtrace(**windows, gamma=GAMMA, outputs=TARGETS)
 
     launch_alike = make_alike()
+    launch_alike(windows)
     call, alike, nothing = (measure_call(f) for f in (run, launch_as_the_kernel, launch_nothing))
     print(f"vtrace {call * 1e6:.1f} us; the same arguments to an empty kernel {alike * 1e6:.1f} us")
     print(f"ratio {call / alike:.2f}; to an empty kernel of 12 arguments {nothing * 1e6:.1f} us")
@@ -270,7 +271,7 @@ def time_call() -> None:
 
 def make_alike() -> Callable[[Windows], object]:
     """Return a launch of an empty kernel with the arguments that `vtrace` gives the kernel."""
-    from vtaudit.kernels import stream
+    from vtaudit.kernels import dense, stream
 
     names = stream.vtrace_stream_kernel.arg_names
     constants = names[names.index("M") :]
@@ -291,11 +292,17 @@ def make_alike() -> Callable[[Windows], object]:
         def __getitem__(self, grid: object) -> Callable[..., object]:
             return lambda *args, **options: recorded.append((grid, args, options))
 
+    def forget() -> None:
+        dense._plan_call.cache_clear()
+        stream.set_up.cache_clear()
+
     def launch(windows: Windows) -> object:
         if not recorded:
+            forget()
             stream.vtrace_stream_kernel = Recorder()
             vtrace(**windows, gamma=GAMMA, outputs=TARGETS)
             stream.vtrace_stream_kernel = kernel
+            forget()
         grid, args, options = recorded[0]
         return empty_kernel.empty[grid](*args, **options)
 
@@ -324,6 +331,9 @@ def time_peers(rate: float) -> None:
         )
         for name, prepare in peers.items():
             peer = prepare(windows, GAMMA)
+            if shape[1] > peer.most_steps:
+                print(f"{'':8}{name:40} not timed: it takes a launch or more for each step")
+                continue
             target = peer.run()
             error = float(((peer.read(target).double() - defined[0]).abs() / defined[2]).max())
             if not error <= 1e-3:
@@ -334,6 +344,17 @@ def time_peers(rate: float) -> None:
                 f" call {peer_call * 1e6:7.0f} us, {peer_call / call:6.2f} times ours",
                 flush=True,
             )
+
+
+def time_arrays() -> None:
+    """NumPy arrays to NumPy arrays, as `vtaudit process` calls the kernel; a call a thread."""
+    print("\nNumPy arrays through the device, float64 arithmetic, 24 bytes a row in and out")
+    for threads in (1, 2, 4, 8):
+        rates = [stream_arrays(4_000_000, 200, threads, backend) for backend in ("triton", "numba")]
+        print(
+            f"{threads} threads: {rates[0] / 1e6:.0f} M rows/s, {24 * rates[0] / 1e9:.1f} GB/s;"
+            f" numba on the CPU {rates[1] / 1e6:.0f} M rows/s"
+        )
 
 
 def time_host() -> None:
@@ -379,6 +400,7 @@ def main() -> None:
             time_call()
         else:
             time_host()
+            time_arrays()
         torch.cuda.empty_cache()
     again, _, _ = measure(lambda: target.copy_(source))
     print(f"\ncopy of 2 GiB at the end: {2 * COPY_BYTES / again / 1e12:.3f} TB/s")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 Windows = dict[str, torch.Tensor]
@@ -43,11 +45,13 @@ class Peer:
         run: computes on the device and returns what `read` takes.
         read: returns the targets as a tensor.
         measure: given a timer of device events, returns the times of `run`.
+        most_steps: of the windows it is timed with: some take a launch or more for each step.
     """
 
     run: Callable[[], Any]
     read: Callable[[Any], torch.Tensor]
     measure: Callable[[Callable[..., Any]], Any]
+    most_steps: int = 1 << 30
 
 
 def _time_run(run: Callable[[], Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -112,13 +116,71 @@ def thread_a_row(windows: Windows, gamma: float) -> Peer:
     return Peer(run, lambda found: found, _time_run(run))
 
 
-def scan_in_jax(windows: Windows, gamma: float) -> Peer:
-    """jax.lax.associative_scan; timed by the host, since torch's events do not see it."""
-    import time
+def run_rl_triton(windows: Windows, gamma: float) -> Peer:
+    """rl-triton's compute_vtrace: flags as float32, bootstraps 0 where none is needed."""
+    from rl_triton import compute_vtrace
 
+    ends, bootstrap = windows["ends"], windows["bootstrap_values"]
+    is_needed = ends == 2
+    is_needed[:, -1] |= ends[:, -1] == 0
+    bootstrap = torch.where(is_needed, bootstrap, 0.0)
+    columns = [windows[name] for name in ("target_log_prob", "behavior_log_prob", "value")]
+    flags = [(ends == code).float() for code in (1, 2)]
+
+    def run() -> Any:
+        return compute_vtrace(
+            *columns, windows["reward"], *flags, gamma=gamma, bootstrap_values=bootstrap
+        )
+
+    return Peer(run, lambda found: found[0], _time_run(run))
+
+
+def run_torchrl(windows: Windows, gamma: float) -> Peer:
+    """TorchRL's vtrace_advantage_estimate, which is given next values; a launch a step."""
+    from torchrl.objectives.value.functional import vtrace_advantage_estimate
+
+    ends, next_value = windows["ends"], _split(windows, gamma)[1]
+    names = ("target_log_prob", "behavior_log_prob", "value")
+    columns = [windows[name] for name in names] + [next_value, windows["reward"], ends != 0]
+    columns = [column.unsqueeze(-1) for column in (*columns, ends == 1)]
+
+    def run() -> Any:
+        return vtrace_advantage_estimate(gamma, *columns)
+
+    return Peer(run, lambda found: found[1].squeeze(-1), _time_run(run), most_steps=2048)
+
+
+def run_rlax(windows: Windows, gamma: float) -> Peer:
+    """rlax's vtrace_td_error_and_advantage; a step of a loop a step.
+
+    It knows no truncation: there the bootstrap is given as a part of the reward, and discount 0.
+    """
+    import jax
+    import rlax
+
+    _, next_value, discount, _ = _split(windows, gamma)
+    ratio = (windows["target_log_prob"] - windows["behavior_log_prob"]).exp()
+    is_truncated = windows["ends"] == 2
+    reward = windows["reward"] + torch.where(is_truncated, discount * next_value, 0.0)
+    discount = torch.where(is_truncated, 0.0, discount)
+    parts = (windows["value"], next_value, reward, discount, ratio)
+    arrays = [jax.dlpack.from_dlpack(part.contiguous()) for part in parts]
+
+    @jax.jit
+    def targets(*columns: Any) -> Any:
+        found = jax.vmap(rlax.vtrace_td_error_and_advantage)(*columns)
+        return found.errors + columns[0], found.pg_advantage
+
+    def run() -> Any:
+        return targets(*arrays)
+
+    return Peer(run, lambda found: torch.from_dlpack(found[0]), _time_jax(run), most_steps=2048)
+
+
+def scan_in_jax(windows: Windows, gamma: float) -> Peer:
+    """jax.lax.associative_scan, given ratios and next values."""
     import jax
     import jax.numpy as jnp
-    import numpy as np
 
     def compose(later: Any, earlier: Any) -> Any:
         return earlier[0] + earlier[1] * later[0], earlier[1] * later[1]
@@ -139,6 +201,13 @@ def scan_in_jax(windows: Windows, gamma: float) -> Peer:
     def run() -> Any:
         return targets(*arrays)
 
+    return Peer(run, lambda found: torch.from_dlpack(found[0]), _time_jax(run))
+
+
+def _time_jax(run: Callable[[], Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Time by the host, ten calls at once: torch's events do not see what JAX launches."""
+    import jax
+
     def measure(_: Callable[..., Any]) -> tuple[float, float, float]:
         jax.block_until_ready(run())
         seconds = []
@@ -149,22 +218,23 @@ def scan_in_jax(windows: Windows, gamma: float) -> Peer:
         median, low, high = np.quantile(seconds, [0.5, 0.2, 0.8]).tolist()
         return median, low, high
 
-    return Peer(run, lambda found: torch.from_dlpack(found[0]), measure)
+    return measure
 
 
 PEERS = {
     "torch.compile of a doubling scan": ("torch", compile_doubling),
     "CUDA, one thread a row (CuPy)": ("cupy", thread_a_row),
     "JAX associative_scan (ratios given)": ("jax", scan_in_jax),
+    "rl-triton": ("rl_triton", run_rl_triton),
+    "TorchRL (next values given)": ("torchrl", run_torchrl),
+    "rlax (next values given)": ("rlax", run_rlax),
 }
-NOT_IMPLEMENTED = ("rl_triton", "torchrl", "rlax")
 
 
 def list_peers() -> tuple[dict[str, Callable[[Windows, float], Peer]], list[str]]:
     """Return the peers that are installed, and the names of those that are not."""
     found = {name: prepare for name, (module, prepare) in PEERS.items() if _is_installed(module)}
-    missing = [module for module in NOT_IMPLEMENTED if not _is_installed(module)]
-    return found, missing + [name for name in PEERS if name not in found]
+    return found, [name for name in PEERS if name not in found]
 
 
 def _is_installed(module: str) -> bool:

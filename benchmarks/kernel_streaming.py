@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from vtaudit.kernels import Thresholds
+from vtaudit.kernels import Thresholds, vtrace_packed
 from vtaudit.kernels.launches import Cuts, mark_cuts
 from vtaudit.kernels.stream import scan_segments
 from vtaudit.kernels.targets import PackedRows, VTrace
@@ -74,6 +75,37 @@ class HostToHost:
             self.send(number, compute)
         torch.cuda.synchronize()
         return time.perf_counter() - start
+
+
+def stream_arrays(count: int, lengths: int, threads: int, backend: str) -> float:
+    """Return the rows a second of NumPy arrays through `vtrace_packed`, some threads at once."""
+    random = np.random.default_rng(0)
+    offsets = np.arange(0, count + 1, lengths, dtype=np.int64)
+    rows = (
+        random.uniform(-3, 3, count).astype(np.float32),
+        *random.normal(size=(2, count)).astype(np.float32),
+        np.full(count, 0.99, np.float32),
+        random.normal(size=len(offsets) - 1).astype(np.float32),
+        offsets,
+    )
+    device = "cuda" if backend == "triton" else "cpu"
+
+    def scan() -> VTrace:
+        return vtrace_packed(*rows, backend=backend, device=device, outputs=TARGETS)
+
+    found, expected = scan(), vtrace_packed(*rows, backend="numba", outputs=TARGETS)
+    for name in TARGETS:
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), 1e-5, 1e-6)
+
+    def drop(_: int) -> None:
+        for _ in range(8):
+            scan()
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(drop, range(threads)))
+        start = time.perf_counter()
+        list(pool.map(drop, range(threads)))
+        return 8 * threads * count / (time.perf_counter() - start)
 
 
 def stream_batches(count: int, lengths: int, batches: int) -> tuple[float, float, HostToHost]:

@@ -109,24 +109,28 @@ IMPORTS = {
     "kernels": "kernels.backends kernels.dense kernels.packed kernels.targets",
     "kernels.arguments": "errors kernels.targets",
     "kernels.backends": "errors",
+    "kernels.batches": "kernels.targets kernels.transfers kernels.triton_scan",
     "kernels.dense": (
         "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
     ),
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
     "kernels.packed": (
-        "errors kernels.arguments kernels.backends kernels.launches kernels.numba_scan "
-        "kernels.reference kernels.stream kernels.targets kernels.triton_scan"
+        "errors kernels.arguments kernels.backends kernels.batches kernels.launches "
+        "kernels.numba_scan kernels.reference kernels.stream kernels.targets "
+        "kernels.triton_scan"
     ),
+    "kernels.programs": "",
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
-        "kernels.arguments kernels.launches kernels.targets kernels.triton_stream "
-        "kernels.triton_words kernels.workspaces"
+        "kernels.arguments kernels.launches kernels.programs kernels.targets "
+        "kernels.triton_rows kernels.triton_stream kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
+    "kernels.transfers": "",
     "kernels.triton_pairs": "",
     "kernels.triton_rows": "kernels.triton_pairs",
-    "kernels.triton_scan": "kernels.targets",
+    "kernels.triton_scan": "kernels.arguments kernels.targets kernels.transfers",
     "kernels.triton_stream": "kernels.triton_pairs kernels.triton_rows kernels.triton_words",
     "kernels.triton_words": "kernels.triton_pairs",
     "kernels.workspaces": "kernels.launches kernels.triton_words",
@@ -144,7 +148,7 @@ IMPORTS = {
         "store units"
     ),
     "pipeline": (
-        "appending audit checkpoints clock config counts errors laws outputs plan reading "
+        "appending audit checkpoints clock config counts errors kernels laws outputs plan reading "
         "reports shard storage store units"
     ),
     "places": "",
@@ -209,10 +213,13 @@ CONFINED = {
     "torch": {
         "kernels.arguments",
         "kernels.backends",
+        "kernels.batches",
         "kernels.dense",
         "kernels.launches",
         "kernels.packed",
+        "kernels.programs",
         "kernels.stream",
+        "kernels.transfers",
         "kernels.triton_scan",
         "kernels.workspaces",
         "training",
@@ -311,7 +318,7 @@ def test_only_what_plans_and_joins_imports_kernels() -> None:
         and any(found.split(".")[0] == "kernels" for found in own_imports(name))
     }
     joining = {"appending.joining", "appending.judging"}
-    assert users == {"__init__", "outputs", "plan", "shard", *joining}
+    assert users == {"__init__", "outputs", "pipeline", "plan", "shard", *joining}
 
 
 def test_imports_have_no_cycle() -> None:

@@ -18,7 +18,7 @@ from vtrace_definition import (
     make_zero_factor_rows,
 )
 
-BLOCK = numba_scan.RATIO_ROWS
+BLOCK = numba_scan.BLOCK_ROWS
 
 
 def scan(rows, thresholds=THRESHOLDS["ones"], **options):
@@ -35,8 +35,8 @@ def poisoned(monkeypatch):
     """Fill results with NaN before the scan writes them."""
     allocate = numba_scan._allocate
 
-    def allocate_nan(rows, dtype):
-        columns = allocate(rows, dtype)
+    def allocate_nan(*arguments):
+        columns = allocate(*arguments)
         for column in columns:
             column.fill(np.nan)
         return columns

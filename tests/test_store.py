@@ -300,6 +300,7 @@ def test_manifest_lists_every_input_as_it_is(logs: Path, tmp_path: Path) -> None
     assert manifest["counts"] == result.summary
     assert manifest["tags"] == {"k": "ü"}
     assert manifest["versions"].keys() >= {"vtaudit", "python", "polars", "pyarrow", "duckdb"}
+    assert manifest["kernel"] == {"backend": "reference"}
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,9 @@ def device(request, small_blocks):
 def poisoned(monkeypatch):
     """Fill results with NaN before the kernel writes them."""
 
-    def empty_nan(shape, **options):
-        return torch.full(shape, math.nan, **options)
+    def empty_nan(shape, *, dtype, **options):
+        nothing = math.nan if dtype.is_floating_point else 0
+        return torch.full(shape, nothing, dtype=dtype, **options)
 
     monkeypatch.setattr(torch, "empty", empty_nan)
 
@@ -173,6 +174,55 @@ def test_segment_has_the_same_bits_alone_and_among_others(device):
     alone = (*(column[105:145] for column in rows[:4]), rows[4][2:3], np.array([0, 40]))
     among = scan(rows, device)
     assert_same_bits(scan(alone, device), VTrace(*(column[105:145] for column in among)))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("batch_rows", [1, 10, 33, 1000])
+def test_arrays_in_batches_give_the_bits_of_tensors(batch_rows, device, monkeypatch):
+    batches = pytest.importorskip("vtaudit.kernels.batches")
+    monkeypatch.setattr(batches, "BATCH_ROWS", batch_rows)
+    rows = make_rows([7, 0, 40, 1, 0, 0, 12, 3])
+    tensors = tuple(torch.tensor(column, device=device) for column in rows)
+    found = scan(rows, device)
+    assert_same_bits(found, vtrace_packed(*tensors, backend="triton"))
+
+
+def test_arrays_of_any_layout_are_sent(device):
+    rows = make_rows([20, 9])
+    expected = scan(rows, device)
+    for change in (
+        lambda column: np.repeat(column, 2)[::2],
+        lambda column: column[::-1].copy()[::-1],
+        lambda column: column.astype(column.dtype.newbyteorder(">")),
+    ):
+        changed = (*(change(column) for column in rows[:5]), rows[5])
+        for column in changed[:5]:
+            column.flags.writeable = False
+        assert_same_bits(scan(changed, device), expected)
+
+
+def test_batches_end_with_segments_and_hold_all(monkeypatch):
+    batches = pytest.importorskip("vtaudit.kernels.batches")
+    monkeypatch.setattr(batches, "BATCH_ROWS", 10)
+    offsets = np.cumsum([0, 4, 6, 0, 25, 0, 0, 3, 3])
+    assert list(batches.split_segments(offsets)) == [(0, 2), (2, 4), (4, 8)]
+    assert list(batches.split_segments(np.array([0]))) == []
+    assert list(batches.split_segments(np.array([0, 0, 0]))) == [(0, 2)]
+
+
+@pytest.mark.parametrize("backend", ["numba", "triton"])
+def test_only_outputs_asked_for_are_there(backend, device):
+    if backend == "numba" and device != "cpu":
+        pytest.skip("numba runs on the CPU only")
+    rows = make_rows([20, 9])
+    everything = vtrace_packed(*rows, backend=backend, device=device)
+    for names in (["advantage"], ["value_target", "trace_length"], ["rho", "log_ratio"], []):
+        found = vtrace_packed(*rows, backend=backend, device=device, outputs=names)
+        for name, column in found._asdict().items():
+            if name in names:
+                assert column.tobytes() == getattr(everything, name).tobytes()
+            else:
+                assert column is None
 
 
 def test_tensors_stay_on_their_device(device):

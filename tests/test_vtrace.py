@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from vtaudit.errors import EngineError, SettingsError
-from vtaudit.kernels import Thresholds, VTrace, backends, resolve_backend, vtrace, vtrace_packed
+from vtaudit.kernels import (
+    PIECE_ROWS,
+    Thresholds,
+    VTrace,
+    backends,
+    describe_kernel,
+    resolve_backend,
+    vtrace,
+    vtrace_packed,
+)
 from vtrace_definition import assert_close, assert_same_bits
 
 torch = pytest.importorskip("torch")
@@ -279,6 +288,15 @@ def test_packed_tensors_come_back_as_tensors():
     assert_same_bits(found, vtrace_packed(**given, thresholds=Thresholds(c_bar=2.0)))
     with pytest.raises(SettingsError, match="device: found 'cuda', expected 'cpu'"):
         vtrace_packed(**tensors, device="cuda")
+
+
+def test_kernels_are_described_by_their_constants():
+    assert describe_kernel("reference") == {"backend": "reference"}
+    assert describe_kernel("numba")["block_rows"] > 0
+    pytest.importorskip("triton", reason="Triton is not installed")
+    described = describe_kernel("triton")
+    assert described["block_times"][-1] == PIECE_ROWS
+    assert described.keys() == {"backend", "block_times", "block_rows", "num_warps"}
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN
 from vtaudit.errors import InputError, SettingsError, UnreadableError
+from vtaudit.kernels import describe_kernel
 from vtaudit.laws import check_laws
 from vtaudit.outputs import (
     ShardResult,
@@ -215,6 +216,7 @@ def _manifest(
         "run_id": plan.run_id,
         "versions": versions(),
         "settings": plan.settings.as_json(),
+        "kernel": describe_kernel(plan.settings.backend) if plan.settings.targets else None,
         "tags": plan.settings.tags,
         "columns": {name: item.text for name, item in plan.mapping.expressions.items()},
         "scored": list(plan.scored),

@@ -31,6 +31,8 @@ from vtaudit.validation import judge_rows
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+# of a kernel, those that targets hold without --weights
+PLAIN_OUTPUTS = ("value_target", "advantage", "log_ratio", "next_value", "trace_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ def compute_targets(
         device=settings.device,
         carry=carry,
         first_carry=first_carry,
+        outputs=None if dtype or settings.weights else PLAIN_OUTPUTS,
     )
 
 

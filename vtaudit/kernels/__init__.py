@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from vtaudit.kernels.backends import BACKENDS, has_cuda, resolve_backend
 from vtaudit.kernels.dense import vtrace
-from vtaudit.kernels.packed import vtrace_packed
+from vtaudit.kernels.packed import describe_kernel, vtrace_packed
 from vtaudit.kernels.targets import PIECE_ROWS, Carry, Thresholds, VTrace
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Carry",
     "Thresholds",
     "VTrace",
+    "describe_kernel",
     "has_cuda",
     "resolve_backend",
     "vtrace",

@@ -159,32 +159,40 @@ def _run_on_host(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
         from vtaudit.kernels.numba_scan import scan_rows
     else:
         from vtaudit.kernels.reference import scan_rows
-    columns = PackedRows(*map(to_numpy, call.rows))
-    with np.errstate(over="ignore"):
-        columns = columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
     carries = _end_segments(call) if carry is None else Carry(*map(to_numpy, carry))
-    found, first = scan_rows(columns, call.offsets, call.thresholds, np.dtype(call.dtype), carries)
+    dtype = np.dtype(call.dtype)
+    found, first = scan_rows(
+        _round_ratios(call), call.offsets, call.thresholds, dtype, call.outputs, carries
+    )
     if call.is_numpy:
         return found, first
     import torch
 
-    return VTrace(*map(torch.from_numpy, found)), Carry(*map(torch.from_numpy, first))
+    tensors = (None if column is None else torch.from_numpy(column) for column in found)
+    return VTrace(*tensors), Carry(*map(torch.from_numpy, first))
 
 
 def _run_triton(call: _Call, carry: Carry | None) -> tuple[VTrace, Carry]:
     import torch
 
+    from vtaudit.kernels.batches import Scan, scan_arrays
     from vtaudit.kernels.triton_scan import scan_rows
 
+    carries = _end_segments(call) if carry is None else carry
+    if call.is_numpy:
+        scan = Scan(call.thresholds, np.dtype(call.dtype), call.outputs, call.place)
+        return scan_arrays(_round_ratios(call), call.offsets, carries, scan)
     dtype = getattr(torch, call.dtype)
-    columns = PackedRows(*(to_tensor(column, call.place) for column in call.rows))
+    columns = PackedRows(*(column.detach() for column in call.rows))
     columns = columns._replace(log_ratio=columns.log_ratio.to(dtype))
-    given = _end_segments(call) if carry is None else carry
-    carries = Carry(*(to_tensor(column, call.place) for column in given))
-    found, first = scan_rows(columns, call.offsets, call.thresholds, dtype, carries)
-    if not call.is_numpy:
-        return found, first
-    return VTrace(*(column.cpu().numpy() for column in found)), Carry(*map(to_numpy, first))
+    return scan_rows(columns, call.offsets, call.thresholds, dtype, call.outputs, carries)
+
+
+def _round_ratios(call: _Call) -> PackedRows:
+    """Return the rows as NumPy arrays, log-ratios in the results' dtype."""
+    columns = PackedRows(*map(to_numpy, call.rows))
+    with np.errstate(over="ignore"):
+        return columns._replace(log_ratio=columns.log_ratio.astype(call.dtype, copy=False))
 
 
 def _end_segments(call: _Call) -> Carry:
@@ -211,6 +219,25 @@ def _run_stream(call: _Call, clip_counts: Array | None) -> VTrace:
     if clip_counts is not None and counts is not None:
         clip_counts += counts.cpu().numpy()
     return VTrace(*(None if column is None else column.cpu().numpy() for column in results))
+
+
+def describe_kernel(backend: str) -> dict[str, Any]:
+    """Return a backend's name and the constants by which it cuts rows into blocks.
+
+    They are the same at every call of `vtrace_packed`, apart from `as_stream`.
+    """
+    described: dict[str, Any] = {"backend": backend}
+    if backend == "numba":
+        from vtaudit.kernels import numba_scan
+
+        described["block_rows"] = numba_scan.BLOCK_ROWS
+    elif backend == "triton":
+        from vtaudit.kernels import triton_scan
+
+        described["block_times"] = list(triton_scan.BLOCK_TIMES)
+        described["block_rows"] = triton_scan.BLOCK_ROWS
+        described["num_warps"] = triton_scan.NUM_WARPS
+    return described
 
 
 def count_clips(clip_counts: Array, log_ratio: Array, thresholds: Thresholds) -> None:

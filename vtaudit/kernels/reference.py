@@ -16,6 +16,7 @@ def scan_rows(
     offsets: NDArray[np.int64],
     thresholds: Thresholds,
     dtype: DTypeLike,
+    outputs: frozenset[str],
     carry: Carry,
 ) -> tuple[VTrace, Carry]:
     """Return the V-trace targets of packed rows, and what their first rows carry.
@@ -38,6 +39,7 @@ def scan_rows(
         offsets: [S + 1], the first row of each segment, and N.
         thresholds: clip thresholds and lambda.
         dtype: of the results; the arithmetic is float64.
+        outputs: names of VTrace's fields that are wanted; all are filled.
         carry: what each segment's last row needs of its successor, NumPy arrays.
     """
     results = VTrace(*(np.empty(len(rows.value)) for _ in VTrace._fields))

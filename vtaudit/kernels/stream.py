@@ -13,8 +13,10 @@ from triton import knobs
 from vtaudit.kernels import launches
 from vtaudit.kernels.arguments import Signature
 from vtaudit.kernels.launches import Cuts, Launch
+from vtaudit.kernels.programs import Program, look_at
 from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
-from vtaudit.kernels.triton_stream import CLIP_SLOTS, vtrace_stream_kernel
+from vtaudit.kernels.triton_rows import CLIP_SLOTS
+from vtaudit.kernels.triton_stream import vtrace_stream_kernel
 from vtaudit.kernels.triton_words import CHAIN, NONE, REPAIR, TREE
 from vtaudit.kernels.workspaces import find_workspace
 
@@ -59,8 +61,7 @@ class Setup(NamedTuple):
     scans: int
     is_wide: bool
     bits: tuple[int, ...]
-    options: dict[str, Any]
-    repair_options: dict[str, Any]
+    programs: tuple[Program, ...]
 
 
 @functools.lru_cache(maxsize=256)
@@ -112,9 +113,30 @@ def set_up(
         scans=2 if "trace_length" in outputs else 1,
         is_wide=is_wide,
         bits=_list_bits(gamma, thresholds, is_wide),
-        options={"CARRY": launch.carry, **options, **limits},
-        repair_options={"CARRY": REPAIR, **options},
+        programs=_list_programs(launch, options, limits),
     )
+
+
+def _list_programs(
+    launch: Launch, options: dict[str, Any], limits: dict[str, int]
+) -> tuple[Program, ...]:
+    """Return what is launched one after the other."""
+    panels, chunks = launch.panels, launch.chunks + launch.looks_ahead
+    grid = (chunks, 1, 1) if panels == 1 else (panels, chunks, 1)
+    scan = {"CARRY": launch.carry, "IS_EARLY": False, **options, **limits}
+    programs = [Program(vtrace_stream_kernel, grid, scan)]
+    if launch.carry == TREE:
+        is_early = _can_launch_early()
+        repair = {"CARRY": REPAIR, "IS_EARLY": is_early, **options, "launch_pdl": is_early}
+        programs.append(Program(vtrace_stream_kernel, (panels, 1, 1), repair))
+    return tuple(programs)
+
+
+@functools.cache
+def _can_launch_early() -> bool:
+    """Whether a kernel may be launched on every device before the one ahead of it is done."""
+    devices = range(torch.cuda.device_count())
+    return bool(devices) and all(torch.cuda.get_device_capability(i)[0] >= 9 for i in devices)
 
 
 def set_up_windows(
@@ -197,30 +219,24 @@ def scan_columns(columns: Columns, setup: Setup, clip_counts: torch.Tensor | Non
     if value.numel():
         slots = None
         if clip_counts is not None:
-            slots = torch.zeros((CLIP_SLOTS, 3), dtype=torch.int64, device=value.device)
+            slots = torch.zeros((CLIP_SLOTS, 4), dtype=torch.int64, device=value.device)
         words, tag = find_workspace(launch, setup.scans, setup.is_wide, value.device)
         numbers = (value.numel(), setup.window, launch.chunks, tag, *setup.bits)
-        _launch((*columns, *results, slots, words, *numbers), setup)
+        _launch((*columns, *results, slots, words), numbers, setup)
         if clip_counts is not None and slots is not None:
-            clip_counts += slots.sum(0)
+            clip_counts += slots.sum(0)[:3]
     return VTrace(*results)
 
 
-def _launch(arguments: tuple[Any, ...], setup: Setup) -> None:
-    device = arguments[2].device
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
+def _launch(tensors: tuple[Any, ...], numbers: tuple[int, ...], setup: Setup) -> None:
+    device = tensors[2].get_device()
+    if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _launch(arguments, setup)
+            _launch(tensors, numbers, setup)
         return
-    launch = setup.launch
-    if launch.panels == 1:
-        grid, repair_grid = (launch.chunks, 1), (1, 1)
-    else:
-        grid = (launch.panels, launch.chunks + launch.looks_ahead)
-        repair_grid = (launch.panels, 1)
-    vtrace_stream_kernel[grid](*arguments, **setup.options)
-    if launch.carry == TREE:
-        vtrace_stream_kernel[repair_grid](*arguments, **setup.repair_options)
+    look = look_at(tensors, device)
+    for program in setup.programs:
+        program.launch(tensors, numbers, look)
 
 
 def _list_bits(gamma: float, thresholds: Thresholds, is_wide: bool) -> tuple[int, ...]:

@@ -12,6 +12,10 @@ SEGMENTS, ANY_WINDOW, SHORT_WINDOW, PANEL_WINDOW = 0, 1, 2, 3
 IS_SEGMENTS, IS_SHORT = tl.constexpr(SEGMENTS), tl.constexpr(SHORT_WINDOW)
 IS_PANEL = tl.constexpr(PANEL_WINDOW)
 
+# counts of clipped rows are added up in so many places, lest all programs queue for one
+CLIP_SLOTS = 1024
+SLOTS = tl.constexpr(CLIP_SLOTS)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_chunk(
@@ -22,7 +26,11 @@ def load_chunk(
     row_count: tl.tensor,
     how: tl.constexpr,
 ) -> tl.tuple:
-    """Return everything of a chunk's rows that needs no scan, tiles [M, 4]."""
+    """Return what a chunk's rows give without a scan, pairs to scan, and what is needed after.
+
+    All are tiles [M, 4]: log-ratio, rho, c, pg_rho, delta, next value; delta, decay, gate; value,
+    error, discount, pg_rho, which rows are interior.
+    """
     M: tl.constexpr = how[0]
     COMPUTE: tl.constexpr = how[6]
     start, left = bound(chunk, row_count, M)
@@ -49,20 +57,29 @@ def load_chunk(
     next_value = join(second, third, fourth, following.to(COMPUTE), M)
     next_value = tl.where(is_interior, next_value, bootstrap)
 
-    ratio = exp(log_ratio, how[7])
     error = reward + discount * next_value - value
+    rho, c, pg_rho, error = _clip_ratios(log_ratio, error, factors, how)
+    delta = rho * error if how[4] else multiply(rho, error)
+    gate = tl.where(is_interior, c, 0.0)
+    made = (log_ratio, rho, c, pg_rho, delta, next_value)
+    return made, (delta, discount * gate, gate), (value, error, discount, pg_rho, is_interior)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _clip_ratios(
+    log_ratio: tl.tensor, error: tl.tensor, factors: tl.tuple, how: tl.constexpr
+) -> tl.tuple:
+    """Return rho, c, pg_rho, and the error, which is 0 where rho is, if all bars are 1."""
+    ratio = exp(log_ratio, how[7])
     if how[4]:
         rho = tl.minimum(ratio, 1.0, propagate_nan=tl.PropagateNan.ALL)
         c, pg_rho = rho, rho
         error = tl.where(rho == 0, 0.0, error)
-        delta = rho * error
     else:
         rho = tl.where(log_ratio > factors[4], factors[1], ratio)
         c = multiply(factors[7], tl.where(log_ratio > factors[5], factors[2], ratio))
         pg_rho = tl.where(log_ratio > factors[6], factors[3], ratio)
-        delta = multiply(rho, error)
-    rows = (log_ratio, rho, c, pg_rho, delta, next_value)
-    return rows, (value, error, discount, is_interior)
+    return rho, c, pg_rho, error
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -212,3 +229,25 @@ def to_number(bits: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
     else:
         number = tl.cast(bits, tl.int32).to(COMPUTE, bitcast=True)
     return number
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def count_clips(
+    clip_ptr: tl.tensor,
+    log_ratio: tl.tensor,
+    factors: tl.tuple,
+    left: tl.tensor,
+    place: tl.tuple,
+    M: tl.constexpr,
+    ARE_BARS_ONE: tl.constexpr,
+) -> None:
+    """Add to one of the places the numbers of rows that each bar clips."""
+    is_row = positions(M) < left
+    lane = tl.arange(0, 4)
+    counts = tl.zeros([4], tl.int32)
+    for i in tl.static_range(3):
+        if i == 0 or not ARE_BARS_ONE:
+            clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
+        counts = tl.where(lane == i, clipped, counts)
+    slot_ptr = clip_ptr + 4 * ((place[0] + place[1]) % SLOTS)
+    tl.atomic_add(slot_ptr + lane, counts.to(tl.int64), mask=lane < 3, sem="relaxed")

@@ -20,7 +20,9 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
+from vtaudit.kernels.arguments import to_numpy
 from vtaudit.kernels.targets import PIECE_ROWS, Carry, PackedRows, Thresholds, VTrace
+from vtaudit.kernels.transfers import send
 
 BLOCK_TIMES = (32, 128, PIECE_ROWS)
 BLOCK_ROWS = 1024
@@ -35,6 +37,7 @@ def scan_rows(
     offsets: NDArray[np.int64],
     thresholds: Thresholds,
     dtype: torch.dtype,
+    outputs: frozenset[str],
     carry: Carry,
 ) -> tuple[VTrace, Carry]:
     """Return the V-trace targets of packed rows and their carries, as `reference.scan_rows` does.
@@ -48,35 +51,37 @@ def scan_rows(
         offsets: [S + 1] on the host, the first row of each segment, and N.
         thresholds: clip thresholds and lambda.
         dtype: of the results, float32 or float64; the arithmetic is float64.
-        carry: what each segment's last row needs of its successor, tensors.
+        outputs: names of VTrace's fields to fill; the others but log_ratio are None.
+        carry: what each segment's last row needs of its successor, tensors or NumPy arrays.
     """
-    columns = [column.contiguous() for column in rows]
-    device = columns[0].device
-    count = len(columns[0])
-    outputs = torch.empty((8, count), dtype=dtype, device=device)
-    device_offsets = torch.tensor(offsets, device=device)
-    # as a tensor, since Triton takes a Python float as float32
-    parameters = torch.tensor(thresholds.parameters, dtype=torch.float64, device=device)
-    first = Carry(*(column.clone() for column in carry))
+    device, count = rows.value.device, len(rows.value)
+    results = {
+        name: torch.empty((count,), dtype=dtype, device=device) if name in outputs else None
+        for name in VTrace._fields
+        if name != "log_ratio"
+    }
+    first = Carry(*(send(c, device) if isinstance(c, np.ndarray) else c.clone() for c in carry))
+    arguments = (
+        *(column.contiguous() for column in rows),
+        send(offsets, device),
+        # as a tensor, since Triton takes a Python float as float32
+        send(np.array(thresholds.parameters), device),
+        *first,
+        *results.values(),
+    )
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        for time, segments in group_segments(offsets, carry.is_followed.cpu().numpy()):
+        for time, segments in group_segments(offsets, to_numpy(carry.is_followed)):
             block = BLOCK_ROWS // time
             vtrace_scan_kernel[(triton.cdiv(len(segments), block),)](
-                *columns,
-                device_offsets,
-                torch.tensor(segments, device=device),
-                parameters,
-                *first,
-                outputs,
+                *arguments,
+                send(segments, device),
                 len(segments),
-                count,
                 SEGMENTS=block,
                 TIME=time,
                 COMPUTE=tl.float64,
                 num_warps=NUM_WARPS,
             )
-    value_target, advantage, *others = outputs.unbind()
-    return VTrace(value_target, advantage, rows.log_ratio, *others), first
+    return VTrace(log_ratio=rows.log_ratio, **results), first
 
 
 def group_segments(
@@ -92,7 +97,7 @@ def group_segments(
             yield time, segments
 
 
-@triton.jit(do_not_specialize=["segment_count", "row_count"])  # type: ignore[untyped-decorator]
+@triton.jit(do_not_specialize=["segment_count"])  # type: ignore[untyped-decorator]
 def vtrace_scan_kernel(
     log_ratio_ptr: tl.tensor,
     value_ptr: tl.tensor,
@@ -100,18 +105,27 @@ def vtrace_scan_kernel(
     discount_ptr: tl.tensor,
     bootstrap_ptr: tl.tensor,
     offsets_ptr: tl.tensor,
-    segments_ptr: tl.tensor,
     parameters_ptr: tl.tensor,
     is_followed_ptr: tl.tensor,
-    delta_sum_ptr: tl.tensor,
+    delta_carry_ptr: tl.tensor,
+    trace_carry_ptr: tl.tensor,
+    value_target_ptr: tl.tensor,
+    advantage_ptr: tl.tensor,
+    rho_ptr: tl.tensor,
+    c_ptr: tl.tensor,
+    pg_rho_ptr: tl.tensor,
+    delta_ptr: tl.tensor,
+    next_value_ptr: tl.tensor,
     trace_length_ptr: tl.tensor,
-    output_ptr: tl.tensor,
+    segments_ptr: tl.tensor,
     segment_count: tl.int64,
-    row_count: tl.int64,
     SEGMENTS: tl.constexpr,
     TIME: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> None:
+    inputs = (log_ratio_ptr, value_ptr, reward_ptr, discount_ptr)
+    ratios = (rho_ptr, c_ptr, pg_rho_ptr)
+    results = (value_target_ptr, advantage_ptr, delta_ptr, next_value_ptr, trace_length_ptr)
     place = tl.program_id(0).to(tl.int64) * SEGMENTS + tl.arange(0, SEGMENTS)
     is_taken = place < segment_count
     segment = tl.load(segments_ptr + place, mask=is_taken, other=0)
@@ -119,44 +133,44 @@ def vtrace_scan_kernel(
     stop = tl.load(offsets_ptr + segment + 1, mask=is_taken, other=0)
     bootstrap = tl.load(bootstrap_ptr + segment, mask=is_taken, other=0).to(COMPUTE)
     is_carried = tl.load(is_followed_ptr + segment, mask=is_taken, other=0) != 0
-    delta_carry = tl.load(delta_sum_ptr + segment, mask=is_carried, other=0)
-    trace_carry = tl.load(trace_length_ptr + segment, mask=is_carried, other=0)
+    delta_carry = tl.load(delta_carry_ptr + segment, mask=is_carried, other=0)
+    trace_carry = tl.load(trace_carry_ptr + segment, mask=is_carried, other=0)
     for scanned in range(0, tl.max(stop - start, axis=0), TIME):
         row = (stop - 1 - scanned)[:, None] - tl.arange(0, TIME)[None, :]
         delta_carry, trace_carry = _scan_block(
-            (log_ratio_ptr + row, value_ptr + row, reward_ptr + row, discount_ptr + row),
+            inputs,
+            row,
             (row >= start[:, None], row + 1 < stop[:, None], is_carried[:, None]),
             bootstrap[:, None],
             (delta_carry, trace_carry),
             parameters_ptr,
-            output_ptr + row,
-            row_count,
+            (results, ratios),
             COMPUTE,
         )
     tl.store(is_followed_ptr + segment, is_taken, mask=is_taken)
-    tl.store(delta_sum_ptr + segment, delta_carry, mask=is_taken)
-    tl.store(trace_length_ptr + segment, trace_carry, mask=is_taken)
+    tl.store(delta_carry_ptr + segment, delta_carry, mask=is_taken)
+    tl.store(trace_carry_ptr + segment, trace_carry, mask=is_taken)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scan_block(
-    pointers: tl.tuple,
+    inputs: tl.tuple,
+    row: tl.tensor,
     masks: tl.tuple,
     bootstrap: tl.tensor,
     carries: tl.tuple,
     parameters_ptr: tl.tensor,
-    output_ptr: tl.tensor,
-    row_count: tl.tensor,
+    outputs: tl.tuple,
     COMPUTE: tl.constexpr,
 ) -> tl.tuple:
     is_row, is_inside, is_carried = masks
-    log_ratio = tl.load(pointers[0], mask=is_row, other=0).to(COMPUTE)
-    value = tl.load(pointers[1], mask=is_row, other=0).to(COMPUTE)
-    reward = tl.load(pointers[2], mask=is_row, other=0).to(COMPUTE)
-    discount = tl.load(pointers[3], mask=is_row, other=0).to(COMPUTE)
+    log_ratio = tl.load(inputs[0] + row, mask=is_row, other=0).to(COMPUTE)
+    value = tl.load(inputs[1] + row, mask=is_row, other=0).to(COMPUTE)
+    reward = tl.load(inputs[2] + row, mask=is_row, other=0).to(COMPUTE)
+    discount = tl.load(inputs[3] + row, mask=is_row, other=0).to(COMPUTE)
     # rows before the segment's first have discount 0 and log-ratio 0 and come last: they harm none
     is_interior = (is_inside | is_carried) & (discount != 0)
-    next_value = tl.load(pointers[1] + 1, mask=is_inside & is_interior, other=0).to(COMPUTE)
+    next_value = tl.load(inputs[1] + row + 1, mask=is_inside & is_interior, other=0).to(COMPUTE)
     next_value = tl.where(is_inside | (discount == 0), next_value, bootstrap)
     rho = _clip_ratio(log_ratio, parameters_ptr)
     c = _multiply(tl.load(parameters_ptr + 6), _clip_ratio(log_ratio, parameters_ptr + 1))
@@ -168,14 +182,14 @@ def _scan_block(
     next_target = next_value + tl.where(is_interior, _shift(delta_sum, carries[0]), 0.0)
     advantage = _multiply(pg_rho, reward + _multiply(discount, next_target) - value)
 
-    tl.store(output_ptr, value + delta_sum, mask=is_row)
-    tl.store(output_ptr + row_count, advantage, mask=is_row)
-    tl.store(output_ptr + 2 * row_count, rho, mask=is_row)
-    tl.store(output_ptr + 3 * row_count, c, mask=is_row)
-    tl.store(output_ptr + 4 * row_count, pg_rho, mask=is_row)
-    tl.store(output_ptr + 5 * row_count, delta, mask=is_row)
-    tl.store(output_ptr + 6 * row_count, next_value, mask=is_row)
-    tl.store(output_ptr + 7 * row_count, trace_length, mask=is_row)
+    found = (value + delta_sum, advantage, delta, next_value, trace_length)
+    for i in tl.static_range(5):
+        if outputs[0][i] is not None:
+            tl.store(outputs[0][i] + row, found[i], mask=is_row)
+    ratios = (rho, c, pg_rho)
+    for i in tl.static_range(3):
+        if outputs[1][i] is not None:
+            tl.store(outputs[1][i] + row, ratios[i], mask=is_row)
     return _take_last(delta_sum), _take_last(trace_length)
 
 

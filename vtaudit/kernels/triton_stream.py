@@ -11,7 +11,8 @@ the lanes runs back in time. Chunks pass Delta and trace_length on in one of thr
   each panel looks ahead to the first cut after it.
 - TREE: a chunk applies what the chunk after it published of itself. Only where gates are so large
   that more matters, it composes what all chunks after it in its group published, and applies what
-  the group after passed on. A REPAIR follows, which does nothing unless numbers are not finite.
+  the group after passed on. A REPAIR follows, which does nothing unless numbers are not finite;
+  where the device can, it is launched before the scan is done, and waits.
 
 A program waits only for programs of lower index. The device starts programs in order of index, on
 which NVIDIA's own single-pass scan relies too (CUB, agent_scan.cuh): what is waited for has begun.
@@ -21,9 +22,10 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_wait
 
 from vtaudit.kernels.triton_pairs import append, apply, compose, multiply, scan_tile, take_last
-from vtaudit.kernels.triton_rows import bound, load_chunk, positions, store, to_number
+from vtaudit.kernels.triton_rows import bound, count_clips, load_chunk, store, to_number
 from vtaudit.kernels.triton_words import (
     NONE,
     REPAIR,
@@ -36,10 +38,6 @@ from vtaudit.kernels.triton_words import (
 )
 
 NO_CARRY, CARRY_REPAIR = tl.constexpr(NONE), tl.constexpr(REPAIR)
-
-# counts of clipped rows are added up in so many places, lest all programs queue for one
-CLIP_SLOTS = 64
-SLOTS = tl.constexpr(CLIP_SLOTS)
 
 # a value of an integer is no reason to compile anew
 NUMBERS = ["row_count", "window", "chunks", "tag", "gamma", "rho_bar", "c_bar", "pg_rho_bar"]
@@ -88,6 +86,7 @@ def vtrace_stream_kernel(
     IS_RESULT_WIDE: tl.constexpr,
     IS_COMPUTE_WIDE: tl.constexpr,
     WAITS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ) -> None:
     RESULT: tl.constexpr = tl.float64 if IS_RESULT_WIDE else tl.float32
     COMPUTE: tl.constexpr = tl.float64 if IS_COMPUTE_WIDE else tl.float32
@@ -126,6 +125,8 @@ def vtrace_stream_kernel(
         else:
             _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
     elif CARRY == CARRY_REPAIR:
+        if IS_EARLY:
+            gdc_wait()
         if tl.load(word_ptr) == tag:
             _repair(inputs, cuts, factors, made, scanned, calls, place, row_count, how)
     else:
@@ -150,33 +151,17 @@ def _scan_chunk(
     CARRY: tl.constexpr = how[1]
     HAS_TRACE: tl.constexpr = scanned[2] is not None
     panel, k, _, chunks = place
-    delta_ptrs, trace_ptrs = (), ()
-    delta_words: tl.tuple = ()
-    trace_words: tl.tuple = ()
-    if CARRY == CARRY_REPAIR:
-        delta_words, trace_words = (carries[0],), (carries[1],)
-    elif CARRY != NO_CARRY:
-        delta_ptrs = find_words(calls[0], place, 0, CARRY, how[6])
-        delta_words = peek(delta_ptrs, k, calls[1], how[6], CARRY, how[2])
-        if HAS_TRACE:
-            trace_ptrs = find_words(calls[0], place, 1, CARRY, how[6])
-            trace_words = peek(trace_ptrs, k, calls[1], how[6], CARRY, how[2])
+    delta_carry, trace_carry = _find_carries(calls, place, carries, HAS_TRACE, how)
     chunk = panel.to(tl.int64) * chunks + (chunks - 1 - k)
     start, left = bound(chunk, row_count, M)
-    rows, pairs = load_chunk(inputs, cuts, factors, chunk, row_count, how)
-    log_ratio, _, c, pg_rho, delta, _ = rows
-    value, error, discount, is_interior = pairs
+    rows, pairs, later = load_chunk(inputs, cuts, factors, chunk, row_count, how)
     for i in tl.static_range(6):
         store(made[i], start, left, rows[i], M)
     if scanned[3] is not None and CARRY != CARRY_REPAIR:
-        _count_clips(scanned[3], log_ratio, factors, left, place, M, how[4])
-    gate = tl.where(is_interior, c, 0.0)
-    if HAS_TRACE:
-        ones = tl.full([M, 4], 1, gate.dtype)
-        trace_length, _ = _scan(ones, gate, trace_words, trace_ptrs, k, calls, how)
-        store(scanned[2], start, left, trace_length, M)
-    decay = discount * gate
-    delta_sum, next_sum = _scan(delta, decay, delta_words, delta_ptrs, k, calls, how)
+        count_clips(scanned[3], rows[0], factors, left, place, M, how[4])
+    delta, decay, gate = pairs
+    delta_sum, next_sum = _scan(delta, decay, delta_carry, k, calls, how)
+    value, error, discount, pg_rho, is_interior = later
     store(scanned[0], start, left, value + delta_sum, M)
     if how[4]:
         # pg_rho is c: where that is 0 the advantage is 0 in any case
@@ -185,19 +170,49 @@ def _scan_chunk(
         error = tl.where(is_interior, error + discount * next_sum, error)
         advantage = multiply(pg_rho, error)
     store(scanned[1], start, left, advantage, M)
+    if HAS_TRACE:
+        ones = tl.full([M, 4], 1, gate.dtype)
+        trace_length, _ = _scan(ones, gate, trace_carry, k, calls, how)
+        store(scanned[2], start, left, trace_length, M)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _find_carries(
+    calls: tl.tuple,
+    place: tl.tuple,
+    carries: tl.tuple,
+    HAS_TRACE: tl.constexpr,
+    how: tl.constexpr,
+) -> tl.tuple:
+    """Return what `_scan` receives x with, of Delta and of trace_length: words, and their places.
+
+    Of REPAIR they are the numbers themselves, of NONE nothing.
+    """
+    CARRY: tl.constexpr = how[1]
+    delta: tl.tuple = ((), ())
+    trace: tl.tuple = ((), ())
+    if CARRY == CARRY_REPAIR:
+        delta, trace = ((carries[0],), ()), ((carries[1],), ())
+    elif CARRY != NO_CARRY:
+        ptrs = find_words(calls[0], place, 0, CARRY, how[6])
+        delta = (peek(ptrs, place[1], calls[1], how[6], CARRY, how[2]), ptrs)
+        if HAS_TRACE:
+            ptrs = find_words(calls[0], place, 1, CARRY, how[6])
+            trace = (peek(ptrs, place[1], calls[1], how[6], CARRY, how[2]), ptrs)
+    return delta, trace
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scan(
     a: tl.tensor,
     b: tl.tensor,
-    words: tl.tuple,
-    ptrs: tl.tuple,
+    carries: tl.tuple,
     k: tl.tensor,
     calls: tl.tuple,
     how: tl.constexpr,
 ) -> tl.tuple:
-    """Return x_t = a_t + b_t x_{t+1} and x_{t+1}, tiles."""
+    """Return x_t = a_t + b_t x_{t+1} and x_{t+1}, tiles; `carries` of `_find_carries`."""
+    words, ptrs = carries
     M: tl.constexpr = how[0]
     CARRY: tl.constexpr = how[1]
     sums = compose(a, b, M, how[4])
@@ -258,12 +273,11 @@ def _look_ahead(
     a, b = tl.full([], 0, COMPUTE), tl.full([], 1, COMPUTE)
     n, g = tl.full([], 0, COMPUTE), tl.full([], 1, COMPUTE)
     while ((b != 0) | (g != 0)) & (chunk * (4 * M) < row_count):
-        rows, pairs = load_chunk(inputs, cuts, factors, chunk, row_count, how)
-        gate = tl.where(pairs[3], rows[2], 0.0)
-        later = take_last(compose(rows[4], pairs[2] * gate, M, how[4]), M)
+        _, pairs, _ = load_chunk(inputs, cuts, factors, chunk, row_count, how)
+        later = take_last(compose(pairs[0], pairs[1], M, how[4]), M)
         a, b = append(later[0], later[1], a, b)
         if HAS_TRACE:
-            later = take_last(compose(tl.full([M, 4], 1, COMPUTE), gate, M, how[4]), M)
+            later = take_last(compose(tl.full([M, 4], 1, COMPUTE), pairs[2], M, how[4]), M)
             n, g = append(later[0], later[1], n, g)
         else:
             g = b
@@ -278,21 +292,3 @@ def _look_ahead(
             calls[1],
             M,
         )
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _count_clips(
-    clip_ptr: tl.tensor,
-    log_ratio: tl.tensor,
-    factors: tl.tuple,
-    left: tl.tensor,
-    place: tl.tuple,
-    M: tl.constexpr,
-    ARE_BARS_ONE: tl.constexpr,
-) -> None:
-    is_row = positions(M) < left
-    slot_ptr = clip_ptr + 3 * ((place[0] + place[1]) % SLOTS)
-    for i in tl.static_range(3):
-        if i == 0 or not ARE_BARS_ONE:
-            clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
-        tl.atomic_add(slot_ptr + i, clipped.to(tl.int64), sem="relaxed")
