@@ -16,7 +16,8 @@ if TYPE_CHECKING:
         VtauditError,
     )
     from vtaudit.kernels import Thresholds, VTrace, vtrace, vtrace_packed
-    from vtaudit.pipeline import RunResult, process
+    from vtaudit.pipeline import process
+    from vtaudit.reports import RunResult
 
 _HOMES = {
     "Settings": "config",
@@ -31,7 +32,7 @@ _HOMES = {
     "VTrace": "kernels",
     "vtrace": "kernels",
     "vtrace_packed": "kernels",
-    "RunResult": "pipeline",
+    "RunResult": "reports",
     "process": "pipeline",
 }
 

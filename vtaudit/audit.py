@@ -194,7 +194,7 @@ def make_table(
     return pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], arrow_schema(name))
 
 
-def write_duckdb(path: Path, tables: Mapping[str, pa.Table]) -> None:
+def write_duckdb(path: Path, tables: Mapping[str, pa.Table], *, is_store: bool = False) -> None:
     """Write the audit tables and the macros over the Parquet into one DuckDB file.
 
     Raises:
@@ -210,15 +210,17 @@ def write_duckdb(path: Path, tables: Mapping[str, pa.Table]) -> None:
                 connection.execute(f'CREATE TABLE run."{name}" AS SELECT * FROM source_table')
                 connection.unregister("source_table")
             for name in ("targets", "rejects"):
-                connection.execute(f"CREATE MACRO run.{macro_over(name)}")
+                connection.execute(f"CREATE MACRO run.{macro_over(name, is_store=is_store)}")
             connection.execute("DETACH run")
     except duckdb.Error as error:
         raise InputError(f"{path}: cannot be written: {error}") from None
 
 
-def macro_over(table: str) -> str:
-    """Return the SQL of a table macro TABLE(run) over the Parquet files of any run."""
-    return f"{table}(run) AS TABLE SELECT * FROM read_parquet(run || '/{table}/*.parquet')"
+def macro_over(table: str, *, is_store: bool = False) -> str:
+    """Return the SQL of a table macro TABLE(run) over the Parquet files of any run or store."""
+    folder = f"/batch-*/{table}" if is_store else f"/{table}"
+    more = ", union_by_name = true" if is_store else ""
+    return f"{table}(run) AS TABLE SELECT * FROM read_parquet(run || '{folder}/*.parquet'{more})"
 
 
 def _quoted(path: Path) -> str:

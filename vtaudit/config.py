@@ -148,6 +148,18 @@ class Settings:
     resume: bool = _setting(
         False, "flag", "go on with a run that ended early, if it is the same one", result=False
     )
+    append: bool = _setting(
+        False, "flag", "RUN is a store that grows: take the files not yet taken", result=False
+    )
+    close: bool = _setting(
+        False, "flag", "with --append: judge the segments that are still open", result=False
+    )
+    forget_after: str | None = _setting(
+        None,
+        "age",
+        "with --append: forget keys taken so long ago (30d, 12h), or of versions so far behind",
+        result=False,
+    )
     tags: dict[str, str] = _setting(
         {}, "map", "a note kept with the run", option="tag", metavar="KEY=VALUE", result=False
     )
@@ -161,6 +173,7 @@ class Settings:
         _check_names("fail_on", self.fail_on, REASON_CODES)
         if self.max_policy_lag is not None and self.learner_version is None:
             raise SettingsError("max_policy_lag: needs learner_version too; add --learner-version")
+        _check_append(self)
 
     def thresholds(self) -> dict[str, float]:
         """Return the clips by kind: rho, c, pg_rho."""
@@ -196,6 +209,18 @@ def _check(item: Field[Any], value: Any) -> None:
     if not kind.holds(value) or (choices and value not in choices):
         found = "nothing" if value is None else repr(value)
         raise SettingsError(f"{item.name.rstrip('_')}: found {found}, expected {expected}")
+
+
+def _check_append(settings: Settings) -> None:
+    for name in ("close", "forget_after"):
+        if getattr(settings, name) and not settings.append:
+            raise SettingsError(f"{name}: is for a store that grows; add --append")
+    for name in ("overwrite", "resume"):
+        if getattr(settings, name) and settings.append:
+            raise SettingsError(
+                f"{name}: not with append; a batch is in the store whole or not at all, and the "
+                "same command with --append alone goes on"
+            )
 
 
 def _check_names(setting: str, names: Any, valid: tuple[str, ...]) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from vtaudit import audit
+from vtaudit.appending import append
 from vtaudit.checkpoints import (
     load_shard,
     load_unreadable,
@@ -34,37 +34,18 @@ from vtaudit.outputs import (
 from vtaudit.pieces import Junction
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import find_unreadable
-from vtaudit.reasons import Warn
-from vtaudit.records import InputFile
+from vtaudit.reports import (
+    Progress,
+    RunResult,
+    fingerprint_input,
+    fingerprint_output,
+    list_findings,
+    list_notes,
+)
 from vtaudit.shard import Received, judge_shard
 from vtaudit.storage import Place, parse_places, parse_run, show_place
 from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
 from vtaudit.units import Log, open_log
-
-Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """What `process` did.
-
-    Attributes:
-        path: the run directory.
-        run_id: hash of settings, inputs and version.
-        summary: the row of the table `summary`.
-        audit: the rows of the table `audit`.
-        findings: limits that were passed; the command exits with 1 where there are any.
-        notes: what a person should know of the inputs.
-        settings: as they were resolved.
-    """
-
-    path: Path
-    run_id: str
-    summary: dict[str, Any]
-    audit: list[dict[str, Any]]
-    findings: tuple[str, ...]
-    notes: tuple[str, ...]
-    settings: Settings
 
 
 def process(
@@ -78,7 +59,7 @@ def process(
 
     Args:
         logs: directories or files of Parquet, here or at URLs as s3://bucket/logs.
-        out: the run directory; it appears whole, when the run is done.
+        out: the run directory; it appears whole, when the run is done. With `append`, the store.
         settings: defaults where left out.
         progress: called with a stage, what is done and how much there is.
 
@@ -94,6 +75,8 @@ def process(
     tell = progress or (lambda stage, done, total: None)
     clock = Clock()
     check_apart(places, out)
+    if settings.append:
+        return append(places, out, settings, tell, clock)
     with open_workspace(out, overwrite=settings.overwrite) as work:
         with clock.stage("plan"):
             plan = make_plan(places, settings)
@@ -237,9 +220,9 @@ def _finish(
     for name, table in written.items():
         write_table(table, work / "audit" / f"{name}.parquet")
     audit.write_duckdb(work / "audit.duckdb", written)
-    notes = _notes(plan, files, whole, counts)
+    notes = list_notes(plan, files, whole, counts)
     write_manifest(work, _manifest(log, logs, summary, notes, work))
-    findings = _findings(settings, summary, files)
+    findings = list_findings(settings, summary, files)
     return RunResult(out, plan.run_id, summary, tables["audit"], findings, notes, settings)
 
 
@@ -261,67 +244,11 @@ def _manifest(
         "scored": list(plan.scored),
         "logs": [show_place(place) for place in logs],
         "layout": {"of": log.layout, "because": log.why},
-        "inputs": [_fingerprint(file) for file in plan.files],
-        "scores": [_fingerprint(file) for file in plan.scores],
-        "outputs": {path.relative_to(work).as_posix(): _output(path) for path in outputs},
+        "inputs": [fingerprint_input(file) for file in plan.files],
+        "scores": [fingerprint_input(file) for file in plan.scores],
+        "outputs": {
+            path.relative_to(work).as_posix(): fingerprint_output(path) for path in outputs
+        },
         "counts": summary,
         "notes": list(notes),
     }
-
-
-def _fingerprint(file: InputFile) -> dict[str, Any]:
-    return {
-        "name": file.name,
-        "bytes": file.size,
-        "mtime_ns": file.mtime_ns,
-        "sha256": file.sha256,
-        "error": file.error,
-    }
-
-
-def _output(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
-
-
-def _notes(
-    plan: Plan, files: Sequence[InputFile], whole: ShardResult, counts: audit.Counts
-) -> tuple[str, ...]:
-    """Return what a person should know of the inputs, a sentence each."""
-    notes = [f"unreadable: {file.name}: {file.error}" for file in files if file.error is not None]
-    readable = {file.name for file in files if file.error is None}
-    for name, present in plan.shape.present.items():
-        lacking = sorted(readable - present)
-        if lacking and name not in plan.scored:
-            notes.append(f"column {name}: absent in {len(lacking)} files, as {lacking[0]}")
-    for warning, keys in (
-        (Warn.SCORE_MISSING, whole.unscored),
-        (Warn.SCORE_SURPLUS, whole.unused),
-    ):
-        count = counts.get(("warning", warning.code), 0)
-        if count:
-            named = "; ".join(f"{trajectory} step {step}" for trajectory, step in keys)
-            notes.append(f"scores: {count} {warning.text}, as {named}")
-    return (*notes, *plan.notes)
-
-
-def _findings(
-    settings: Settings, summary: dict[str, Any], files: Sequence[InputFile]
-) -> tuple[str, ...]:
-    """Return the limits that were passed, a sentence each."""
-    found = []
-    received, rejected = summary["received"], summary["rejected"]
-    limit = settings.max_reject_fraction
-    if limit is not None and rejected > limit * received:
-        found.append(
-            f"{rejected} of {received} rows rejected, more than max_reject_fraction {limit}"
-        )
-    for code in settings.fail_on:
-        if summary[f"rejected_any_{code}"]:
-            found.append(f"fail_on {code}: {summary[f'rejected_any_{code}']} rows")
-    bad = [file for file in files if file.error is not None]
-    if bad and not settings.allow_unreadable:
-        first = f"{bad[0].name}: {bad[0].error}"
-        found.append(f"{len(bad)} of {len(files)} files unreadable, as {first}")
-    return tuple(found)

@@ -21,7 +21,7 @@ from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import InputError, SchemaError
 from vtaudit.kernels import resolve_backend
 from vtaudit.needs import check_columns
-from vtaudit.records import InputFile
+from vtaudit.records import Earlier, InputFile
 from vtaudit.scores import examine_scores, note_scores, scored_columns, with_scores
 from vtaudit.sources import examine_all, list_inputs
 from vtaudit.storage import Place
@@ -71,8 +71,14 @@ class Plan:
         return replace(self, files=files)
 
 
-def make_plan(logs: Sequence[Place], settings: Settings) -> Plan:
+def make_plan(logs: Sequence[Place], settings: Settings, earlier: Earlier | None = None) -> Plan:
     """Examine the inputs and resolve mapping, types and settings.
+
+    Args:
+        logs: directories or files of Parquet.
+        settings: of the run.
+        earlier: what a store knows of the log already: its files are left out, its columns and
+            types count as those of one more file.
 
     Raises:
         SettingsError: settings that contradict each other or the log.
@@ -82,14 +88,16 @@ def make_plan(logs: Sequence[Place], settings: Settings) -> Plan:
     """
     backend, device = resolve_backend(settings.backend, settings.device)
     settings = replace(settings, threads=settings.threads or _count_processors())
-    files = examine_all(list_inputs(logs), settings.threads)
+    earlier = earlier or Earlier()
+    files = examine_all(earlier.leave_taken(list_inputs, logs), settings.threads)
     readable = [file for file in files if file.error is None]
-    if not readable:
+    if not readable and not earlier.paths:
         raise InputError(
             f"{files[0].name}: {files[0].error}; none of {len(files)} files is readable"
         )
     preset = mappings.load_preset(settings.preset)
     paths = {path for file in readable for path in mappings.column_paths(file.schema)}
+    paths |= earlier.paths
     mapping = mappings.resolve_mapping(settings.columns, preset, list(LOG_COLUMNS), paths)
     mapping = mappings.Mapping({k: v for k, v in mapping.expressions.items() if k not in UNREAD})
     implied = preset.settings_for(mapping.expressions)
@@ -101,9 +109,11 @@ def make_plan(logs: Sequence[Place], settings: Settings) -> Plan:
     scores = [] if settings.scores is None else examine_scores(settings)
     scored = scored_columns(scores)
     doubts = check_columns({*mapping.expressions, *scored}, settings, paths)
-    shape = unify_types(_types_by_file(mapping, readable), settings.action_space)
+    types = types_by_file(mapping, readable)
+    types = {**earlier.types, **types} if earlier.paths else types
+    shape = unify_types(types, settings.action_space)
     shape = with_scores(shape, scores, scored)
-    carry, left_out = carry_types(settings.carry, readable)
+    carry, left_out = carry_types(settings.carry, [*earlier.carried, *readable])
     return Plan(
         settings=settings,
         files=tuple(files),
@@ -152,7 +162,7 @@ def _run_id(settings: Settings, files: Sequence[InputFile], scores: Sequence[Inp
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
-def _types_by_file(
+def types_by_file(
     mapping: mappings.Mapping, files: Sequence[InputFile]
 ) -> dict[str, dict[str, object]]:
     """Return the types of the canonical columns of each file; equal schemas are asked once."""

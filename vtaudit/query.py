@@ -11,6 +11,7 @@ import duckdb
 
 from vtaudit.audit import macro_over
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.places import is_store, list_places
 from vtaudit.schemas import load_columns
 from vtaudit.store import read_manifest
 
@@ -38,27 +39,33 @@ class Answer:
 
 
 def open_run(run: Path) -> duckdb.DuckDBPyConnection:
-    """Return a connection in memory that has a view for each table of the run.
+    """Return a connection in memory that has a view for each table of the run or store.
 
     Raises:
         InputError: no vtaudit run stands there, or a file of it cannot be read.
     """
-    read_manifest(run)
+    manifest = read_manifest(run)
     connection = duckdb.connect()
     connection.execute("SET parquet_can_have_nan = true")
-    paths = {name: run / name / "*.parquet" for name in PARTS}
-    paths |= {name: run / "audit" / f"{name}.parquet" for name in AUDIT_TABLES}
+    parts, audit = list_places(run, manifest)
+    paths = {name: [part / name / "*.parquet" for part in parts] for name in PARTS}
+    paths |= {name: [audit / "audit" / f"{name}.parquet"] for name in AUDIT_TABLES}
     try:
-        for name, path in paths.items():
-            literal = _escape_glob(path.parent) + "/" + path.name
-            quoted = literal.replace("'", "''")
-            connection.execute(f"CREATE VIEW {name} AS FROM read_parquet('{quoted}')")
+        for name, places in paths.items():
+            literals = ", ".join(_quote_glob(path) for path in places)
+            sql = f"FROM read_parquet([{literals}], union_by_name = {len(places) > 1})"
+            connection.execute(f"CREATE VIEW {name} AS {sql}")
         for name in PARTS:
-            connection.execute(f"CREATE MACRO {macro_over(name)}")
+            connection.execute(f"CREATE MACRO {macro_over(name, is_store=is_store(manifest))}")
     except duckdb.Error as error:
         connection.close()
         raise InputError(f"{run}: {name} cannot be read: {error}") from None
     return connection
+
+
+def _quote_glob(path: Path) -> str:
+    literal = _escape_glob(path.parent) + "/" + path.name
+    return "'" + literal.replace("'", "''") + "'"
 
 
 def _escape_glob(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,13 @@ def _is_table_of_lists(value: Any) -> bool:
     return isinstance(value, dict) and all(_is_list(item) for item in value.values())
 
 
+AGE = re.compile(r"(?P<count>[0-9]+)(?P<unit>[smhdw])|policy_version:(?P<versions>[0-9]+)")
+
+
+def _is_age(value: Any) -> bool:
+    return isinstance(value, str) and AGE.fullmatch(value) is not None
+
+
 KINDS = {
     "unit": Kind(
         lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "NUMBER"
@@ -72,4 +80,9 @@ KINDS = {
     "choice": Kind(is_text, "text"),
     "text": Kind(is_text, "text"),
     "path": Kind(is_text, "a path"),
+    "age": Kind(
+        _is_age,
+        "a time as 30d, 12h or 90m, or policy_version:N",
+        "AGE|policy_version:N",
+    ),
 }

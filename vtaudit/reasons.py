@@ -210,6 +210,20 @@ class Warn(Enum):
     BOOTSTRAP_ZERO = ("bootstrap_zero", "the bootstrap of a truncated row is exactly 0")
     SCORE_MISSING = ("score_missing", "received rows whose key the scores do not hold")
     SCORE_SURPLUS = ("score_surplus", "keys of the scores that no received row has")
+    LATER_CONFLICT = (
+        "later_conflict",
+        "(a store) the payload differs from that of a row accepted with an earlier batch, "
+        "which stays",
+    )
+    EDGE_BEFORE_SUCCESSOR = (
+        "edge_before_successor",
+        "(a store) the row before it took a logged bootstrap with an earlier batch, before this "
+        "successor came",
+    )
+    KEYS_FORGOTTEN = (
+        "keys_forgotten",
+        "(a store) keys that --forget-after dropped, whose copies can no longer be told",
+    )
 
     @property
     def bit(self) -> int:

@@ -10,7 +10,8 @@ Order. Within a shard rows stand by (trajectory_id, step, file, row); files stan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,6 +41,25 @@ class InputFile:
     column_bytes: tuple[tuple[str, float], ...] = ()
     group_rows: tuple[int, ...] = ()
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What a store knows of the log before its next batch; nothing by default.
+
+    Attributes:
+        paths: the columns of the files taken, as an expression would name them.
+        types: the store's name -> canonical column -> type over the files taken.
+        carried: a file that stands for the carried columns of the files taken, or none.
+        leave_taken: lists the inputs with the function given and leaves out the files taken.
+    """
+
+    paths: frozenset[str] = frozenset()
+    types: dict[str, dict[str, object]] = field(default_factory=dict)
+    carried: tuple[InputFile, ...] = ()
+    leave_taken: Callable[
+        [Callable[[Sequence[Place]], list[InputFile]], Sequence[Place]], list[InputFile]
+    ] = lambda list_inputs, logs: list_inputs(logs)
 
 
 @dataclass(frozen=True, slots=True)

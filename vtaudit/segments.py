@@ -107,6 +107,34 @@ def cut_segments(stream: Stream) -> Segments:
     )
 
 
+def find_open(stream: Stream, *, stitched: bool) -> tuple[Bools, Bools]:
+    """Return the rows of segments whose last row has no end and finds no bootstrap, and those last.
+
+    Both are [N]. What that row lacks may still come. In stitched windows it may come to every
+    window_edge, which is then open with a logged bootstrap too.
+    """
+    rows = np.flatnonzero(stream.accepted)
+    boundary = _boundaries(stream, rows, _successors(stream, rows))
+    places = np.flatnonzero(np.isin(boundary, BOOTSTRAPPED))
+    code, _, _ = _bootstraps(stream, rows[places], boundary[places])
+    is_open = np.zeros(len(rows), np.bool_)
+    is_open[places] = code == NOT_CUT
+    is_open &= boundary != BOUNDARY_CODE[Boundary.TRUNCATED]
+    if stitched:
+        is_open |= boundary == BOUNDARY_CODE[Boundary.WINDOW_EDGE]
+    is_end = boundary != BOUNDARY_CODE[Boundary.INTERIOR]
+    segment = np.cumsum(is_end) - is_end
+    found, ends = (np.zeros(len(stream.key), np.bool_) for _ in range(2))
+    found[rows] = is_open[is_end][segment] if len(rows) else False
+    ends[rows] = is_open & is_end
+    return found, ends
+
+
+def find_givers(stream: Stream, rows: Ints) -> Ints:
+    """Return the row whose value may serve each of `rows` as its successor's, -1 for none."""
+    return _first_giver(stream, rows)
+
+
 def _follows(stream: Stream) -> Bools:
     """Return whether the key after each one is the next step of its trajectory  # [K]."""
     follows = np.zeros(len(stream.starts), np.bool_)

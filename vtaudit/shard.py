@@ -137,7 +137,7 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         found.add(Warn.SCORE_MISSING, unscored)
         keys = _judge(plan, rows, found)
     with clock.stage("cut"):
-        discount = _gamma(plan, rows)
+        discount = gamma_of(plan, rows)
         window = number_windows(rows, keys, stitched=False)
         stream = _stream(plan, rows, keys, window, discount, found)
         stream = _look_outside(plan, rows, keys, received, stream)
@@ -151,7 +151,7 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         window=window,
         segments=segments,
         discount=discount,
-        log_ratio=_log_ratio(plan, rows),
+        log_ratio=log_ratio_of(plan, rows),
         results=None,
         unscored=rows.select("trajectory_id", "step").filter(pl.Series(unscored)),
         unused=unused,
@@ -221,9 +221,9 @@ def compute_targets(
         backend=settings.backend,
         dtype=dtype or settings.dtype,
         device=settings.device,
-        outputs=None if dtype or settings.weights else PLAIN_OUTPUTS,
         carry=carry,
         first_carry=first_carry,
+        outputs=None if dtype or settings.weights else PLAIN_OUTPUTS,
     )
 
 
@@ -313,7 +313,8 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     return (column.fill_null(float("nan")) if column.null_count() else column).to_numpy()
 
 
-def _gamma(plan: Plan, rows: pl.DataFrame) -> Floats:
+def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:
+    """Return gamma_t = gamma x discount_t of each row  # [N]."""
     gamma = float(plan.settings.gamma or 0.0)
     if "discount" not in rows.columns:
         return np.full(rows.height, gamma)
@@ -321,7 +322,7 @@ def _gamma(plan: Plan, rows: pl.DataFrame) -> Floats:
     return gamma * discount
 
 
-def _log_ratio(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
+def log_ratio_of(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
     """Return target - behavior log-prob, subtracted in float64 and rounded once, NaN for none."""
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):

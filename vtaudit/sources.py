@@ -85,7 +85,7 @@ def examine(file: InputFile, *, digest: bool = True) -> InputFile:
         status = read_status(file.path)
         file = replace(file, size=status.size, mtime_ns=status.mtime_ns, version=status.version)
         if digest:
-            file = replace(file, sha256=_sha256(file.path))
+            file = replace(file, sha256=hash_file(file.path))
         with _open(file.path) as parquet:
             names = parquet.schema_arrow.names
             twice = sorted({name for name in names if names.count(name) > 1})
@@ -136,7 +136,8 @@ def _open(place: Place, coded: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
         )
 
 
-def _sha256(place: Place) -> str:
+def hash_file(place: Place) -> str:
+    """Return the SHA-256 of a file\'s content."""
     digest = hashlib.sha256()
     size = HASH_CHUNK_BYTES if isinstance(place, Path) else REMOTE_CHUNK_BYTES
     with open_binary(place) as stream:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.places import STORE_FORMAT, is_store
 from vtaudit.ranges import is_text
 from vtaudit.storage import Place
 
@@ -52,6 +53,11 @@ def check_target(out: Path, *, overwrite: bool) -> None:
     """
     if not out.exists() and not out.is_symlink():
         return
+    if _is_run(out) and is_store(read_manifest(out)):
+        raise SettingsError(
+            f"{out}: is a store that grows, and is never replaced; add to it with --append, or "
+            "name another --out"
+        )
     if not overwrite:
         raise SettingsError(
             f"{out}: exists; name another --out, or say --overwrite to replace a vtaudit run"
@@ -84,16 +90,17 @@ def _is_run(path: Path) -> bool:
 
 
 def read_manifest(run: Path) -> dict[str, Any]:
-    """Return the manifest of a run.
+    """Return the manifest of a run or a store.
 
     Raises:
-        InputError: no vtaudit run stands there.
+        InputError: neither stands there.
     """
     try:
         manifest = json.loads((run / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         manifest = None
-    if not isinstance(manifest, dict) or manifest.get("format") != MANIFEST_FORMAT:
+    formats = (MANIFEST_FORMAT, STORE_FORMAT)
+    if not isinstance(manifest, dict) or manifest.get("format") not in formats:
         state = "damaged or foreign" if (run / MANIFEST).exists() else "missing"
         raise InputError(f"{run}: {MANIFEST} is {state}; expected a run directory")
     return manifest

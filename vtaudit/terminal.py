@@ -23,8 +23,8 @@ from vtaudit.plain import to_plain
 from vtaudit.reasons import Reason, Warn
 
 if TYPE_CHECKING:
-    from vtaudit.pipeline import RunResult
     from vtaudit.presets import Preset
+    from vtaudit.reports import RunResult
 
 GROUPS = {
     "rejected_any": "rejected, any reason",
@@ -112,9 +112,10 @@ def print_next_steps(result: RunResult) -> None:
     out = make_console()
     run = escape(str(result.path))
     out.print()
+    parts = f"{run}/batch-*" if result.settings.append else run
     if result.settings.targets:
-        out.print(f"targets  {run}/targets/*.parquet   one row per accepted row")
-    out.print(f"rejects  {run}/rejects/*.parquet   one row per rejected row, with its reasons")
+        out.print(f"targets  {parts}/targets/*.parquet   one row per accepted row")
+    out.print(f"rejects  {parts}/rejects/*.parquet   one row per rejected row, with its reasons")
     out.print(f"audit    {run}/audit.duckdb        the tables above; also {run}/audit/*.parquet")
     if result.settings.targets and not result.settings.carry:
         out.print("")

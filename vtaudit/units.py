@@ -132,13 +132,16 @@ class Log:
         return load_scores(self.plan, self.scores, number - len(self.chunks))
 
 
-def open_log(plan: Plan, folder: Path, tick: Callable[[int], None]) -> Log:
+def open_log(
+    plan: Plan, folder: Path, tick: Callable[[int], None], only_buckets: int | None = None
+) -> Log:
     """Return the log in units, its windows surveyed where that can spare moving them.
 
     Args:
         plan: of the run.
         folder: where rows wait on disk.
         tick: called with the number of rows that were surveyed.
+        only_buckets: bring all rows together, on disk, in so many buckets.
 
     Raises:
         UnreadableError: a file cannot be decoded.
@@ -146,6 +149,7 @@ def open_log(plan: Plan, folder: Path, tick: Callable[[int], None]) -> Log:
     rows = sum(file.rows or 0 for file in plan.readable)
     row_bytes = _row_bytes(plan)
     why = _why_not_surveyed(plan, count_buckets(rows, int(rows * row_bytes)))
+    why = "a store has buckets" if only_buckets else why
     size = max(min(shards.SHARD_ROWS, int(shards.SHARD_BYTES / max(row_bytes, 1.0))), 1)
     runs = None if why else survey_runs(plan, size, tick)
     chunks, chains = _cut_chunks(plan, runs, size)
@@ -155,6 +159,7 @@ def open_log(plan: Plan, folder: Path, tick: Callable[[int], None]) -> Log:
         buckets = count_buckets(count, int(count * row_bytes)) if count else 0
         moved = _by_file(plan, runs)
         edges = _edges_by_unit(runs, chunks, buckets)
+    buckets = only_buckets or buckets
     on_disk = runs is not None or buckets > 1
     scores = Spill(folder / "scores", buckets, on_disk)
     spill_scores(plan, scores)

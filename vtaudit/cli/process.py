@@ -16,7 +16,7 @@ from vtaudit.cli.options import read_options, setting_options
 from vtaudit.config import load_settings
 
 if TYPE_CHECKING:
-    from vtaudit.pipeline import RunResult
+    from vtaudit.reports import RunResult
 
 
 @main.command()

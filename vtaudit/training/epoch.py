@@ -57,7 +57,7 @@ class Order:
 
 
 def open_targets(run: Path) -> Targets:
-    """Return the parts that the manifest lists.
+    """Return the parts that the manifest of a run or a store lists.
 
     Raises:
         InputError: no vtaudit run stands there, it has no targets, or a part cannot be read.
@@ -65,9 +65,15 @@ def open_targets(run: Path) -> Targets:
     manifest = read_manifest(run)
     if not manifest["settings"]["targets"]:
         raise InputError(f"{run}: was made with --no-targets; process the logs without it")
-    names = sorted(name for name in manifest["outputs"] if name.startswith("targets/"))
+    names = sorted(name for name in manifest["outputs"] if "targets" in Path(name).parts)
     parts = tuple(run / name for name in names)
     schemas = [_open(part).schema_arrow for part in parts]
+    for part, schema in zip(parts, schemas, strict=True):
+        if schema != schemas[0]:
+            raise InputError(
+                f"{part}: its columns are not those of the first batch; name the log's columns "
+                "with --carry instead of all, or process the whole log without --append"
+            )
     return Targets(parts, schemas[0])
 
 

@@ -83,7 +83,7 @@ def compare_part(
         number: of the shard.
         expected: what the logs give, numbers in float64.
         found: where the findings go.
-        table: targets or rejects.
+        table: targets or rejects; in a store, with the batch before it.
         dtype: of the run's numbers.
         whole: whether all of the shard's targets were recomputed.
     """
@@ -97,7 +97,7 @@ def compare_part(
     if dict(stored.schema) != schema:
         found.broken.append(f"{name}: its columns or their types are not those of the run")
         return 0
-    if table == "rejects":
+    if table.endswith("rejects"):
         return _compare_rejects(name, stored, expected, found, whole=whole)
     return _compare_targets(name, stored, expected, found, whole=whole)
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vtaudit.config import Settings, settings_from_json
 from vtaudit.errors import InputError, SettingsError
+from vtaudit.places import is_store
 from vtaudit.plan import Plan, make_plan
 from vtaudit.records import InputFile
 from vtaudit.shard import Shard, compute_targets, note_not_finite
@@ -29,6 +30,11 @@ def open_manifest(run: Path) -> tuple[dict[str, Any], Settings]:
         InputError: no vtaudit run stands there, or its manifest lacks what this version needs.
     """
     manifest = read_manifest(run)
+    if is_store(manifest):
+        raise InputError(
+            f"{run}: is a store, whose rows were judged batch by batch; expected a run directory "
+            "(process the same LOGS without --append for one)"
+        )
     lacking = [name for name in NEEDED if name not in manifest]
     if lacking:
         raise InputError(f"{run}/{MANIFEST}: no {lacking[0]} in it; the manifest was changed")
