@@ -41,13 +41,17 @@ class _Things:
 
     Attributes:
         number: of the row's thing, -1 for none  # [N]
-        alone: rows of things that are known to have no other row  # [L]
-        is_head: other rows whose thing is not that of the row before  # [N]
+        is_alone: rows of things that are known to have no other row  # [N]
+        heads: other rows whose thing is not that of the row before, ascending  # [H]
     """
 
     number: Ints
-    alone: Ints
-    is_head: NDArray[np.bool_]
+    is_alone: NDArray[np.bool_]
+    heads: Ints
+
+
+# measure, kind, and whether the rows of each state count  # [S] bool
+Test = tuple[str, str | None, NDArray[np.bool_]]
 
 
 def count_verdicts(
@@ -62,50 +66,45 @@ def count_verdicts(
         targets: whether accepted rows have targets, so that clips and bootstraps count.
     """
     state, states = _number_states(verdicts, thresholds)
-    tests = _row_tests(thresholds, targets=targets)
-    truth = states.select(test.alias(str(k)) for k, (_, _, test) in enumerate(tests)).to_numpy()
-    labels = pl.DataFrame(
-        {"measure": [measure for measure, _, _ in tests], "kind": [kind for _, kind, _ in tests]},
-        schema_overrides={"kind": pl.String},
-    )
+    tests = _row_tests(states, thresholds, targets=targets)
+    truth = np.stack([test for _, _, test in tests], axis=1).astype(np.int64)
     things = _find_things(verdicts)
     groups: dict[str, Groups] = {RUN: (np.zeros(len(state), np.int32), pl.Series([RUN]))}
     groups |= {name: number_values(scopes[name]) for name in scopes.columns}
-    parts = []
-    for scope, (group, values) in groups.items():
-        place, counts = _count_rows(group, state, truth.astype(np.int64))
-        which, test = np.nonzero(counts)
-        parts.append(_rows(scope, values, place[which], labels[test], counts[which, test]))
-        for measure, kind in things.items():
-            found = _count_distinct(group, kind, len(values))
-            place = np.flatnonzero(found)
-            label = pl.DataFrame({"measure": [measure], "kind": [None]}, schema=labels.schema)
-            parts.append(
-                _rows(scope, values, place, label[np.zeros(len(place), np.int64)], found[place])
-            )
-    return merge_counts(parts)
-
-
-def _rows(
-    scope: str,
-    values: pl.Series,
-    place: Ints,
-    labels: pl.DataFrame,
-    counts: Ints,
-) -> pl.DataFrame:
-    return labels.select(
-        pl.lit(scope).alias("scope"),
-        values.gather(place).alias("scope_value"),
-        "measure",
-        "kind",
-        pl.Series("count", counts, dtype=pl.Int64),
+    scope, values, label, counts = [], [], [], []
+    for name, (group, texts) in groups.items():
+        place, found = _count_rows(group, state, truth)
+        edges = np.flatnonzero(group[1:] != group[:-1]) + 1
+        distinct = [
+            _count_distinct(group, edges, each, len(texts))[place] for each in things.values()
+        ]
+        found = np.concatenate((found, np.stack(distinct, axis=1)), axis=1)
+        which, column = np.nonzero(found)
+        scope.append(pl.repeat(name, len(which), dtype=pl.String, eager=True))
+        values.append(texts.gather(place[which]))
+        label.append(column)
+        counts.append(found[which, column])
+    names = [*tests, *((measure, None, None) for measure in things)]
+    labels = pl.DataFrame(
+        {"measure": [measure for measure, _, _ in names], "kind": [kind for _, kind, _ in names]},
+        schema_overrides={"kind": pl.String},
+    )[np.concatenate(label)]
+    return pl.DataFrame(
+        {
+            "scope": pl.concat(scope),
+            "scope_value": pl.concat(values),
+            "measure": labels["measure"],
+            "kind": labels["kind"],
+            "count": np.concatenate(counts),
+        },
+        schema=SCHEMA,
     )
 
 
 def _number_states(
     verdicts: Verdicts, thresholds: Mapping[str, float]
-) -> tuple[Ints, pl.DataFrame]:
-    """Return the number of each row's state  # [N], and what each state is.
+) -> tuple[Ints, dict[str, Ints]]:
+    """Return the number of each row's state  # [N], and what each state is  # [S] by name.
 
     A state is a combination of reasons, warnings, boundary, source, has_ratio and clipped.
     """
@@ -124,14 +123,15 @@ def _number_states(
     pairs, number = np.unique(pairs, axis=1, return_inverse=True)
     whole = code.astype(np.int32)
     whole[flagged] += (sizes * (number.reshape(-1) + 1)).astype(np.int32)
-    found, _, state = _tally(whole)
-    parts: dict[str, Ints] = {}
+    found, _ = _tally(whole)
+    place = np.zeros(int(found.max(initial=0)) + 1, np.int32)
+    place[found] = np.arange(len(found))
+    states: dict[str, Ints] = {}
     rest = found.astype(np.int64)
     for name, size in zip(reversed(STATE), reversed(STATE_SIZES), strict=True):
-        parts[name], rest = rest % size, rest // size
+        states[name], rest = rest % size, rest // size
     pairs = np.concatenate((np.zeros((2, 1), np.uint64), pairs), axis=1)
-    states = pl.DataFrame({"reasons": pairs[0, rest], "warnings": pairs[1, rest], **parts})
-    return state, states.with_columns(pl.col("has_ratio") == 1)
+    return place[whole], {"reasons": pairs[0, rest], "warnings": pairs[1, rest], **states}
 
 
 def _count_rows(group: Ints, state: Ints, truth: Ints) -> tuple[Ints, Ints]:
@@ -142,7 +142,7 @@ def _count_rows(group: Ints, state: Ints, truth: Ints) -> tuple[Ints, Ints]:
         state: of each row  # [N]
         truth: whether a row of a state passes a test, 0 or 1  # [S, T]
     """
-    number, rows, _ = _tally(group.astype(np.int64) * len(truth) + state)
+    number, rows = _tally(group.astype(np.int64) * len(truth) + state)
     group = number // max(len(truth), 1)
     firsts = np.flatnonzero(np.diff(group, prepend=-1))
     passed = truth[number % max(len(truth), 1)] * rows[:, None]
@@ -150,20 +150,13 @@ def _count_rows(group: Ints, state: Ints, truth: Ints) -> tuple[Ints, Ints]:
     return group[firsts], counts
 
 
-def _tally(number: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return the numbers that occur, ascending, how often, and the place of each row's among them.
-
-    Args:
-        number: of each row, not negative  # [N]
-    """
+def _tally(number: Ints) -> tuple[Ints, Ints]:
+    """Return the numbers that occur, ascending, and how often; `number` is not negative."""
     if number.max(initial=0) > MAX_NUMBERS_PER_ROW * len(number):
-        found, place, rows = np.unique(number, return_inverse=True, return_counts=True)
-        return found, rows, place
+        return np.unique(number, return_counts=True)
     rows = np.bincount(number)
     found = np.flatnonzero(rows)
-    place = np.empty(len(rows), np.int32)
-    place[found] = np.arange(len(found))
-    return found, rows[found], place[number]
+    return found, rows[found]
 
 
 def _find_things(verdicts: Verdicts) -> dict[str, _Things]:
@@ -173,29 +166,32 @@ def _find_things(verdicts: Verdicts) -> dict[str, _Things]:
     numbers["deliveries_duplicate"] = np.where(is_retried, verdicts.delivery, -1)
     things = {}
     for name, number in numbers.items():
+        is_new = number[1:] != number[:-1]
         is_head = number >= 0
-        is_head[1:] &= number[1:] != number[:-1]
+        is_head[1:] &= is_new
         is_alone = np.zeros(len(number), np.bool_)
         if name == "unique":  # the rows of one key stand together
             is_alone = is_head.copy()
-            is_alone[:-1] &= number[1:] != number[:-1]
-        things[name] = _Things(number, np.flatnonzero(is_alone), is_head & ~is_alone)
+            is_alone[:-1] &= is_new
+        things[name] = _Things(number, is_alone, np.flatnonzero(is_head & ~is_alone))
     return things
 
 
-def _count_distinct(group: Ints, things: _Things, groups: int) -> Ints:
+def _count_distinct(group: Ints, edges: Ints, things: _Things, groups: int) -> Ints:
     """Return how many distinct things each group has; it is the runs of one pair that are sorted.
 
-    A number that stands in one run alone is distinct there without any sorting.
+    A number that stands in one run alone is distinct there without any sorting. `edges` are the
+    rows whose group is not that of the row before.
     """
-    is_first = things.is_head.copy()
-    is_first[1:] |= (group[1:] != group[:-1]) & (things.number[1:] >= 0)
-    is_first[things.alone] = False
-    place, number = group[is_first].astype(np.int64), things.number[is_first]
-    alone = group if len(things.alone) == len(group) else group[things.alone]
-    once = np.bincount(alone, minlength=groups)
-    if not len(number):
+    rows = np.union1d(things.heads, edges)
+    rows = rows[(things.number[rows] >= 0) & ~things.is_alone[rows]]
+    once = np.zeros(groups, np.int64)
+    if things.is_alone.any():
+        alone = group if things.is_alone.all() else group[things.is_alone]
+        once += np.bincount(alone, minlength=groups)
+    if not len(rows):
         return once
+    place, number = group[rows].astype(np.int64), things.number[rows]
     is_single = np.bincount(number)[number] == 1
     once += np.bincount(place[is_single], minlength=groups)
     size = int(number.max()) + 1
@@ -241,30 +237,31 @@ def _duplicate_deliveries(verdicts: Verdicts) -> np.ndarray:
 
 
 def _row_tests(
-    thresholds: Mapping[str, float], *, targets: bool
-) -> list[tuple[str, str | None, pl.Expr]]:
-    """Return measure, kind and condition of everything that is counted in rows."""
-    reasons, accepted = pl.col("reasons"), pl.col("reasons") == 0
-    tests: list[tuple[str, str | None, pl.Expr]] = [
-        ("received", None, pl.lit(True)),
+    states: Mapping[str, Ints], thresholds: Mapping[str, float], *, targets: bool
+) -> list[Test]:
+    """Return everything that is counted in rows."""
+    reasons, warnings = states["reasons"], states["warnings"]
+    accepted = reasons == 0
+    tests: list[Test] = [
+        ("received", None, np.ones(len(reasons), np.bool_)),
         ("accepted", None, accepted),
         ("rejected", None, ~accepted),
-        ("received_with_ratio", None, pl.col("has_ratio")),
+        ("received_with_ratio", None, states["has_ratio"] == 1),
     ]
     for reason in Reason:
-        any_ = (reasons & pl.lit(reason.bit, pl.UInt64)) != 0
-        up_to = pl.lit(2 * reason.bit - 1, pl.UInt64)
-        tests.append(("rejected_any", reason.code, any_))
-        tests.append(("rejected_primary", reason.code, any_ & ((reasons & up_to) == reason.bit)))
+        bit, up_to = np.uint64(reason.bit), np.uint64(2 * reason.bit - 1)
+        tests.append(("rejected_any", reason.code, (reasons & bit) != 0))
+        tests.append(("rejected_primary", reason.code, (reasons & up_to) == bit))
     for warning in Warn:
-        bit = pl.lit(warning.bit, pl.UInt64)
-        tests.append(("warning", warning.code, (pl.col("warnings") & bit) != 0))
+        tests.append(("warning", warning.code, (warnings & np.uint64(warning.bit)) != 0))
     for place, kind in enumerate(thresholds):
-        above = (pl.col("clipped") & pl.lit(1 << place, pl.UInt8)) != 0
+        above = (states["clipped"] & (1 << place)) != 0
         tests.append(("clipped_received", kind, above))
-        tests.append(("clipped", kind, above & accepted & pl.lit(targets)))
-    tests += [("boundary", name, pl.col("boundary") == k) for k, name in enumerate(BOUNDARIES)]
-    tests += [("bootstrap", n, pl.col("source") == k) for k, n in enumerate(BOOTSTRAP_SOURCES)]
+        tests.append(("clipped", kind, above & accepted & targets))
+    tests += [("boundary", name, states["boundary"] == k) for k, name in enumerate(BOUNDARIES)]
+    tests += [
+        ("bootstrap", name, states["source"] == k) for k, name in enumerate(BOOTSTRAP_SOURCES)
+    ]
     return tests
 
 

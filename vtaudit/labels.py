@@ -37,10 +37,9 @@ def code_dictionary(column: pa.ChunkedArray, name: str) -> pl.Series:
     order = pc.sort_indices(encoded.dictionary)
     rank = np.empty(len(order), np.uint32)
     rank[order] = np.arange(len(order))
-    new_code = pa.array(rank).take(encoded.indices)
-    indices = [chunk.indices.cast(pa.int32()) for chunk in unified.chunks]
-    places = pa.chunked_array(indices, pa.int32())
-    codes = pl.Series(new_code.take(places.combine_chunks()))
+    new_code = pl.Series(rank).gather(pl.Series(encoded.indices))
+    indices = [each.indices.cast(pa.int32()) for each in unified.chunks]
+    codes = new_code.gather(pl.Series(pa.chunked_array(indices, pa.int32())))
     return codes.cat.to(pl.Enum(pl.Series(encoded.dictionary.take(order)))).alias(name)
 
 

@@ -144,6 +144,9 @@ def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
     if not len(rows):
         return delivery
     place = combine_codes(window[rows], file[rows])
+    if (keys.counts == 1).all():
+        delivery[rows] = place
+        return delivery
     copy = np.zeros(len(rows), np.int64)
     again = np.flatnonzero(keys.counts[keys.key[rows]] > 1)
     if len(again):
