@@ -58,6 +58,7 @@ IMPORTS = {
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
     "checkpoints": "counts errors outputs pieces store",
+    "chunks": "layout plan reading",
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
         "cli.group cli.options errors explanation explanation.report inspection "
@@ -141,6 +142,7 @@ IMPORTS = {
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
+    "memory": "config errors ranges records shards",
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
@@ -154,7 +156,9 @@ IMPORTS = {
     ),
     "places": "",
     "plain": "",
-    "plan": "canonical carry config errors kernels mapping needs records scores sources storage",
+    "plan": (
+        "canonical carry config errors kernels mapping memory needs records scores sources storage"
+    ),
     "presets": "errors",
     "presets.aliases": "",
     "query": "audit errors places schemas store",
@@ -179,7 +183,7 @@ IMPORTS = {
     "terminal": "console plain presets reasons reports",
     "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",
-    "units": "joining layout mapping plan reading shards",
+    "units": "chunks joining layout memory plan reading shards",
     "validation": "actions canonical config reasons",
     "verification": (
         "errors places plan storage store verification.checks verification.comparison "
@@ -240,6 +244,7 @@ CONFINED = {
 ANYWHERE = {"numpy", "polars", "pyarrow"}
 STAGES = {"sources", "validation", "ledger", "segments", "counts", "results", "ordering"}
 JOINERS = {
+    "chunks",
     "joining",
     "layout",
     "outputs",

@@ -131,6 +131,12 @@ class Settings:
     threads: int | None = _setting(
         None, "count", "threads to work with; default: one per processor", result=False
     )
+    memory_limit: str | None = _setting(
+        None,
+        "size",
+        "memory that may be used, as 2GiB; fewer threads work at once where it is short",
+        result=False,
+    )
     max_reject_fraction: float | None = _setting(
         None, "unit", "exit 1 where a greater share of the rows is rejected", result=False
     )

@@ -20,6 +20,7 @@ from vtaudit.carry import carry_types
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.errors import InputError, SchemaError
 from vtaudit.kernels import resolve_backend
+from vtaudit.memory import bytes_per_row, limit_threads
 from vtaudit.needs import check_columns
 from vtaudit.records import Earlier, InputFile
 from vtaudit.scores import examine_scores, note_scores, scored_columns, with_scores
@@ -44,6 +45,7 @@ class Plan:
         scored: canonical columns that come from the scores.
         carry: name -> type of the carried columns.
         notes: what the preset assumes of the log, and what could not be carried.
+        row_bytes: decoded bytes of the needed columns of a row, of the widest file.
         run_id: hash of settings, inputs and version.
     """
 
@@ -55,6 +57,7 @@ class Plan:
     scored: tuple[str, ...]
     carry: dict[str, pl.DataType]
     notes: tuple[str, ...]
+    row_bytes: float
     run_id: str
 
     @property
@@ -114,8 +117,10 @@ def make_plan(logs: Sequence[Place], settings: Settings, earlier: Earlier | None
     shape = unify_types(types, settings.action_space)
     shape = with_scores(shape, scores, scored)
     carry, left_out = carry_types(settings.carry, [*earlier.carried, *readable])
+    needed = [{*mappings.needed_columns(mapping, file.schema), *carry} for file in readable]
+    row_bytes = bytes_per_row(readable, needed)
     return Plan(
-        settings=settings,
+        settings=limit_threads(settings, row_bytes),
         files=tuple(files),
         scores=tuple(scores),
         mapping=mapping,
@@ -128,6 +133,7 @@ def make_plan(logs: Sequence[Place], settings: Settings, earlier: Earlier | None
             *note_scores(scores, scored),
             *(f"preset {preset.name} assumes: {text}" for text in preset.assumes),
         ),
+        row_bytes=row_bytes,
         run_id=_run_id(settings, files, scores),
     )
 

@@ -60,6 +60,28 @@ def _is_age(value: Any) -> bool:
     return isinstance(value, str) and AGE.fullmatch(value) is not None
 
 
+SIZE = re.compile(r"(?P<count>[0-9]+(\.[0-9]+)?) ?(?P<unit>[kMGT]i?)?B?")
+UNITS = {"k": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that a size such as 800MB or 1.5GiB stands for.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    found = SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    unit = found["unit"] or ""
+    base = 1024 if unit.endswith("i") else 1000
+    return int(float(found["count"]) * base ** UNITS.get(unit[:1], 0))
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, str) and SIZE.fullmatch(value) is not None and parse_size(value) > 0
+
+
 KINDS = {
     "unit": Kind(
         lambda value: _is_number(value) and 0 <= value <= 1, "a number from 0 to 1", "NUMBER"
@@ -74,6 +96,7 @@ KINDS = {
     "int": Kind(_is_whole, "a whole number"),
     "flag": Kind(_is_flag, "true or false"),
     "switch": Kind(_is_flag, "true or false"),
+    "size": Kind(_is_size, "a size as 800MB or 1.5GiB", "SIZE"),
     "map": Kind(_is_table, "a table of names and text", "COLUMN=EXPRESSION"),
     "expect": Kind(_is_table_of_lists, "a table of columns and lists of values"),
     "list": Kind(_is_list, "a list of names"),

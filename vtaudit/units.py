@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,10 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit import mapping as mappings
-from vtaudit import shards
+from vtaudit.chunks import cut_chunks
 from vtaudit.joining import load_scores, spill_scores
 from vtaudit.layout import Runs, survey_runs
+from vtaudit.memory import rows_at_once
 from vtaudit.plan import Plan
 from vtaudit.reading import Range, has_own_discounts, note_files, read_ranges
 from vtaudit.shards import Spill, bucket_of, count_buckets
@@ -147,12 +147,12 @@ def open_log(
         UnreadableError: a file cannot be decoded.
     """
     rows = sum(file.rows or 0 for file in plan.readable)
-    row_bytes = _row_bytes(plan)
+    row_bytes = plan.row_bytes
     why = _why_not_surveyed(plan, count_buckets(rows, int(rows * row_bytes)))
     why = "a store has buckets" if only_buckets else why
-    size = max(min(shards.SHARD_ROWS, int(shards.SHARD_BYTES / max(row_bytes, 1.0))), 1)
+    size = rows_at_once(row_bytes)
     runs = None if why else survey_runs(plan, size, tick)
-    chunks, chains = _cut_chunks(plan, runs, size)
+    chunks, chains = cut_chunks(plan, runs, size)
     moved, edges, buckets = None, {}, count_buckets(rows, int(rows * row_bytes))
     if runs is not None:
         count = int(runs.height[runs.is_moved].sum())
@@ -183,94 +183,6 @@ def _why_not_surveyed(plan: Plan, wanted: int) -> str:
     if settings.step_from == "order" or settings.end_of_trajectory:
         return "steps or ends depend on whole trajectories"
     return "the log fits in one shard" if wanted == 1 else ""
-
-
-def _row_bytes(plan: Plan) -> float:
-    """Return the greatest decoded size of a row's needed columns over the files."""
-    found = 0.0
-    for file in plan.readable:
-        needed = {*mappings.needed_columns(plan.mapping, file.schema), *plan.carry}
-        found = max(found, sum(size for name, size in file.column_bytes if name in needed))
-    return found
-
-
-def _cut_chunks(
-    plan: Plan, runs: Runs | None, size: int
-) -> tuple[tuple[tuple[Range, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return chunks of about `size` rows that end where runs do, and which of them are chains.
-
-    Small files are put together; a piece of a long window stands alone.
-    """
-    chunks: list[tuple[Range, ...]] = []
-    waiting: list[Range] = []
-    pieces: dict[int, list[int]] = {}
-    for place, file in enumerate(plan.files):
-        if file.error is not None:
-            continue
-        ends = np.cumsum(file.group_rows, dtype=np.int64)
-        for start, stop, run in _stretches(runs, place, file.rows or 0):
-            if run is not None:
-                cuts = np.linspace(start, stop, -(-(stop - start) // size) + 1).astype(np.int64)
-                for low, high in itertools.pairwise(cuts.tolist()):
-                    pieces.setdefault(run, []).append(len(chunks))
-                    chunks.append((Range(place, low, high),))
-                continue
-            for each in _cut_stretch(place, (start, stop), ends, runs, size):
-                if waiting and _height(waiting) + each.stop - each.start > size:
-                    chunks.append(tuple(waiting))
-                    waiting = []
-                waiting.append(each)
-    if waiting or not chunks:
-        first = next(place for place, file in enumerate(plan.files) if file.error is None)
-        chunks.append(tuple(waiting) or (Range(first, 0, 0),))
-    chains = [] if runs is None else runs.chains
-    return tuple(chunks), tuple(
-        tuple(number for run in chain for number in pieces[run]) for chain in chains
-    )
-
-
-def _stretches(runs: Runs | None, place: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
-    """Yield the stretches of a file: those of long windows with their run, and what is between."""
-    start = 0
-    chained = [] if runs is None else sorted(run for chain in runs.chains for run in chain)
-    for run in chained:
-        assert runs is not None
-        if runs.file[run] != place:
-            continue
-        low = int(runs.start[run])
-        if start < low:
-            yield start, low, None
-        start = low + int(runs.height[run])
-        yield low, start, run
-    if start < rows:
-        yield start, rows, None
-
-
-def _height(ranges: Sequence[Range]) -> int:
-    return sum(each.stop - each.start for each in ranges)
-
-
-def _cut_stretch(
-    place: int,
-    stretch: tuple[int, int],
-    ends: NDArray[np.int64],
-    runs: Runs | None,
-    size: int,
-) -> Iterator[Range]:
-    """Cut a stretch into even ranges, near the ends of row groups and at the starts of runs."""
-    start, last = stretch
-    starts = None if runs is None else runs.start[runs.file == place]
-    while start < last:
-        height = (last - start) // -(-(last - start) // size)
-        goal = start + height
-        near = ends[np.abs(ends - goal) <= height // 4]
-        stop = int(near[np.argmin(np.abs(near - goal))]) if len(near) else goal
-        if starts is not None:
-            after = np.searchsorted(starts, stop)
-            stop = int(starts[after]) if after < len(starts) else last
-        stop = min(stop, last)
-        yield Range(place, start, stop)
-        start = stop
 
 
 def _by_file(plan: Plan, runs: Runs) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
