@@ -151,8 +151,8 @@ IMPORTS = {
     ),
     "pieces": "counts kernels",
     "pipeline": (
-        "appending audit checkpoints clock config counts errors kernels laws outputs pieces "
-        "plan reading reports shard storage store units"
+        "appending audit checkpoints clock config counts errors kernels laws outputs plan "
+        "reading reports running storage store units"
     ),
     "places": "",
     "plain": "",
@@ -169,6 +169,7 @@ IMPORTS = {
     "remote": "errors",
     "reports": "audit config outputs plan reasons records",
     "results": "canonical reasons schemas",
+    "running": "checkpoints clock errors outputs pieces plan reports shard store units",
     "schemas": "errors reasons",
     "scores": "canonical config errors records sources storage",
     "segments": "reasons records",
@@ -176,7 +177,7 @@ IMPORTS = {
         "canonical clock joining kernels labels ledger ordering pieces plan reasons records "
         "segments validation"
     ),
-    "shards": "errors labels store",
+    "shards": "errors labels",
     "sources": "errors ranges records storage",
     "storage": "errors remote",
     "store": "errors places ranges storage",
@@ -252,6 +253,7 @@ JOINERS = {
     "pipeline",
     "plan",
     "reading",
+    "running",
     "shard",
     "units",
 }

@@ -15,6 +15,8 @@ from random_logs import make_random_log, write_log
 from test_against_oracle import as_settings
 from vtaudit import Settings, process, shards, units
 from vtaudit.layout import FREE_RUNS
+from vtaudit.plan import Plan
+from vtaudit.shard import Shard
 from vtaudit.store import read_manifest
 from vtaudit.units import Log
 from vtaudit.verification import verify
@@ -132,20 +134,20 @@ def test_one_segment_longer_than_many_units_has_the_bits_of_one(
 def test_pieces_are_resumed_with_what_they_hand_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vtaudit import InputError, pipeline
+    from vtaudit import InputError, running
 
     write_stream(tmp_path / "logs", 1, 1200)
     monkeypatch.setattr(shards, "SHARD_ROWS", 100)
     process(tmp_path / "logs", tmp_path / "whole", Settings(backend="numba"))
-    write = pipeline.write_shard
+    write = running.write_shard
 
-    def fail_once(plan: object, shard: object, work: Path, number: int) -> None:
+    def fail_once(plan: Plan, shard: Shard, work: Path, number: int, *, flush: bool) -> list[Path]:
         if number == 5:
             raise InputError("the disk is full")
-        write(plan, shard, work, number)
+        return write(plan, shard, work, number, flush=flush)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "write_shard", fail_once)
+        patch.setattr(running, "write_shard", fail_once)
         with pytest.raises(InputError, match="the disk is full"):
             process(tmp_path / "logs", tmp_path / "run", Settings(backend="numba"))
     process(tmp_path / "logs", tmp_path / "run", Settings(backend="numba", resume=True))

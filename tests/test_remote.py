@@ -20,7 +20,7 @@ from commands import (
     run_python,
     write_files,
 )
-from vtaudit import InputError, Settings, SettingsError, pipeline, process, shards, training
+from vtaudit import InputError, Settings, SettingsError, process, running, shards, training
 from vtaudit.remote import parse_url
 from vtaudit.sources import examine, list_inputs
 from vtaudit.storage import parse_place
@@ -243,20 +243,22 @@ def test_resumed_run_has_the_bytes_of_an_undisturbed_one(
     monkeypatch.setattr(shards, "SHARD_ROWS", 3000)
     url = bucket.upload(SAMPLE_LOGS, "logs")
     process(SAMPLE_LOGS, tmp_path / "local", SETTINGS)
-    write = pipeline.write_shard
+    write = running.write_shard
 
-    def write_two(plan: Any, shard: Any, work: Path, number: int) -> None:
+    def write_two(plan: Any, shard: Any, work: Path, number: int, **more: Any) -> list[Path]:
         if number == 2:
             raise InputError("the disk is full")
-        write(plan, shard, work, number)
+        return write(plan, shard, work, number, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline, "write_shard", write_two)
+        patch.setattr(running, "write_shard", write_two)
         with pytest.raises(InputError, match="the disk is full"):
             process(url, tmp_path / "run", Settings(backend="numba", threads=1))
     written = []
     monkeypatch.setattr(
-        pipeline, "write_shard", lambda *given: written.append(given[3]) or write(*given)
+        running,
+        "write_shard",
+        lambda *given, **more: written.append(given[3]) or write(*given, **more),
     )
     process(url, tmp_path / "run", Settings(backend="numba", threads=1, resume=True))
     assert 2 in written

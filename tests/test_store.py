@@ -26,6 +26,7 @@ from vtaudit import InputError, LawError, Settings, SettingsError, process
 from vtaudit import audit as audit_module
 from vtaudit import outputs as outputs_module
 from vtaudit import pipeline as pipeline_module
+from vtaudit import running as running_module
 from vtaudit import shards as shards_module
 from vtaudit import store as store_module
 from vtaudit.store import open_workspace
@@ -65,7 +66,7 @@ def fail(*arguments: object, **options: object) -> None:
 def test_nothing_is_left_when_a_step_fails(
     step: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_module, step, fail)
+    monkeypatch.setattr(running_module if step == "write_shard" else pipeline_module, step, fail)
     with pytest.raises(Failure):
         process(logs, tmp_path / "run", SETTINGS)
     assert names_in(tmp_path) == ["logs"]
@@ -242,7 +243,7 @@ def test_old_run_stays_when_its_replacement_fails(
     run = tmp_path / "run"
     process(logs, run, SETTINGS)
     before = read_files(run)
-    monkeypatch.setattr(pipeline_module, step, fail)
+    monkeypatch.setattr(running_module if step == "write_shard" else pipeline_module, step, fail)
     with pytest.raises(Failure):
         process(logs, run, Settings(backend="reference", gamma=0.5, overwrite=True))
     assert read_files(run) == before

@@ -139,11 +139,19 @@ def tabulate(plan: Plan, whole: ShardResult) -> dict[str, Any]:
     }
 
 
-def write_shard(plan: Plan, shard: Shard, work: Path, number: int) -> None:
-    """Write the shard's parts of targets and rejects; the first one also where it is empty."""
+def write_shard(
+    plan: Plan, shard: Shard, work: Path, number: int, *, flush: bool = True
+) -> list[Path]:
+    """Write the shard's parts of targets and rejects, the first one also where it is empty.
+
+    Return their paths; without `flush` they are not yet on the disk.
+    """
+    written = []
     for name, table in build_parts(plan, shard).items():
         if table.num_rows or number == 0:
-            write_table(table, work / name / part_name(number), statistics=STATISTICS)
+            written.append(work / name / part_name(number))
+            write_table(table, written[-1], statistics=STATISTICS, flush=flush)
+    return written
 
 
 def part_name(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,21 @@ from typing import Any
 from vtaudit import audit
 from vtaudit.appending import append
 from vtaudit.checkpoints import (
-    load_shard,
     load_unreadable,
     prepare_workspace,
-    save_shard,
     start_anew,
 )
 from vtaudit.clock import Clock
 from vtaudit.config import DEFAULT_GAMMA, Settings
 from vtaudit.counts import RUN
-from vtaudit.errors import InputError, SettingsError, UnreadableError
+from vtaudit.errors import InputError, UnreadableError
 from vtaudit.kernels import describe_kernel
 from vtaudit.laws import check_laws
 from vtaudit.outputs import (
     ShardResult,
     add_up,
-    count_chunk,
-    count_unit,
     tabulate,
-    write_shard,
 )
-from vtaudit.pieces import Junction
 from vtaudit.plan import Plan, make_plan, versions
 from vtaudit.reading import find_unreadable
 from vtaudit.reports import (
@@ -42,7 +35,7 @@ from vtaudit.reports import (
     list_findings,
     list_notes,
 )
-from vtaudit.shard import Received, judge_shard
+from vtaudit.running import run_units
 from vtaudit.storage import Place, parse_places, parse_run, show_place
 from vtaudit.store import PROGRESS, SPILL, check_apart, open_workspace, write_manifest, write_table
 from vtaudit.units import Log, open_log
@@ -100,7 +93,7 @@ def _run_readable(
                 log = open_log(plan, work / SPILL, _count_rows(plan, tell, "surveying rows"))
             gamma = DEFAULT_GAMMA if plan.settings.gamma is None else plan.settings.gamma
             judged = replace(plan, settings=replace(plan.settings, gamma=gamma))
-            shards = _run_units(judged, log, work, clock, tell)
+            shards = run_units(judged, log, work, clock, tell)
             return replace(log, plan=judged), shards
         except UnreadableError as error:
             if error.place is None:
@@ -118,90 +111,6 @@ def _count_rows(plan: Plan, tell: Progress, stage: str) -> Callable[[int], None]
         tell(stage, done, total)
 
     return tick
-
-
-def _run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) -> list[ShardResult]:
-    """Run the chunks, then the buckets, which wait for the rows of all chunks."""
-    results: list[ShardResult] = []
-    total = len(log.chunks) + len(log.buckets)
-    with ThreadPoolExecutor(plan.settings.threads) as pool:
-
-        def run_all(run: Callable[..., list[ShardResult]], tasks: Sequence[Any]) -> None:
-            futures = [pool.submit(run, plan, log, task, work, clock) for task in tasks]
-            for future in futures:
-                results.extend(future.result())
-                tell("computing shards", len(results), total)
-
-        try:
-            run_all(_run_chunks, log.tasks)
-            if log.plan.settings.gamma is None and any(each.has_discounts for each in results):
-                raise SettingsError(
-                    "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
-                    "--gamma 1 if they are full discounts"
-                )
-            run_all(_run_bucket, log.buckets)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    return results
-
-
-def _run_chunks(
-    plan: Plan, log: Log, numbers: Sequence[int], work: Path, clock: Clock
-) -> list[ShardResult]:
-    """Run one chunk, or the pieces of a long window, of which the last comes first."""
-    results: list[ShardResult] = []
-    is_piece = numbers in log.chains
-    for number in reversed(numbers):
-        done = load_shard(work, number)
-        if done is None:
-            after = results[-1].junction if results else None
-            done = _run_chunk(plan, log, number, work, clock, (is_piece, after))
-        results.append(done)
-    return results
-
-
-def _run_chunk(
-    plan: Plan,
-    log: Log,
-    number: int,
-    work: Path,
-    clock: Clock,
-    piece: tuple[bool, Junction | None],
-) -> ShardResult:
-    is_piece, after = piece
-    with clock.stage("read"):
-        chunk = log.read_chunk(number)
-    result = count_chunk(plan, chunk)
-    if number in log.parts:
-        received = Received(chunk.rows, None, log.edges.get(number), is_piece, after)
-        shard_result = _run_shard(plan, log, number, received, work, clock)
-        result = replace(add_up([result, shard_result]), junction=shard_result.junction)
-    if log.spill.is_on_disk:
-        save_shard(work, number, result)
-    return result
-
-
-def _run_bucket(plan: Plan, log: Log, number: int, work: Path, clock: Clock) -> list[ShardResult]:
-    done = load_shard(work, number)
-    if done is not None:
-        return [done]
-    with clock.stage("read"):
-        rows = log.read_bucket(number)
-        received = Received(rows, log.read_scores(number), log.edges.get(number))
-    result = _run_shard(plan, log, number, received, work, clock)
-    save_shard(work, number, result)
-    return [result]
-
-
-def _run_shard(
-    plan: Plan, log: Log, number: int, received: Received, work: Path, clock: Clock
-) -> ShardResult:
-    shard = judge_shard(plan, received, clock)
-    with clock.stage("write"):
-        write_shard(plan, shard, work, number - log.parts.start)
-    with clock.stage("count"):
-        return count_unit(plan, shard, received)
 
 
 def _finish(

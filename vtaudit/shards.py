@@ -16,7 +16,6 @@ import pyarrow.ipc as ipc
 
 from vtaudit.errors import InputError
 from vtaudit.labels import code_dictionary, concat_coded
-from vtaudit.store import sync
 
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
@@ -52,8 +51,8 @@ class Spill:
     _parts: dict[int, pl.DataFrame] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def add(self, part: int, rows: pl.DataFrame) -> None:
-        """Add rows that have a trajectory_id.
+    def add(self, part: int, rows: pl.DataFrame) -> list[Path]:
+        """Add rows that have a trajectory_id; return the files, which are not flushed.
 
         Raises:
             InputError: the disk failed.
@@ -61,7 +60,7 @@ class Spill:
         if not self.is_on_disk:
             with self._lock:
                 self._parts[part] = rows
-            return
+            return []
         bucket = bucket_of(rows["trajectory_id"], self.buckets).to_numpy()
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
@@ -74,9 +73,9 @@ class Spill:
             with ipc.new_file(path, table.schema, options=options) as writer:
                 for start, stop in itertools.pairwise(bounds):
                     writer.write_batch(whole.slice(start, stop - start))
-            sync(path)
         except (OSError, pa.ArrowException) as error:
             raise InputError(f"{path}: cannot be written: {error}") from None
+        return [path]
 
     def load(self, bucket: int) -> pl.DataFrame:
         """Return the rows of one bucket, in the order of the parts.

@@ -240,14 +240,17 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) -> None:
-    """Write one Parquet file with page checksums, and flush it to the disk.
+def write_table(
+    table: pa.Table, path: Path, *, statistics: Sequence[str] = (), flush: bool = True
+) -> None:
+    """Write one Parquet file with page checksums.
 
     Args:
         table: its schema is one of schemas/, carried columns apart.
         path: where to; its directory is made.
         statistics: columns that get min/max statistics; never one that can hold NaN, which they
             would hide from a query.
+        flush: wait until it is on the disk.
 
     Raises:
         InputError: the disk failed.
@@ -267,7 +270,8 @@ def write_table(table: pa.Table, path: Path, *, statistics: Sequence[str] = ()) 
             write_page_checksum=True,
             store_schema=False,
         )
-        sync(path)
+        if flush:
+            sync(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error}") from None
 

@@ -30,11 +30,13 @@ class Chunk:
         rows: received rows to judge there.
         padding: rows whose valid is false.
         has_discounts: whether a discount of a row, moved or not, is neither 0 nor 1.
+        spilled: files of moved rows, not yet flushed to the disk.
     """
 
     rows: pl.DataFrame
     padding: pl.DataFrame
     has_discounts: bool
+    spilled: tuple[Path, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +100,17 @@ class Log:
             if is_padding.any():
                 rows, padding = rows.filter(~is_padding), rows.filter(is_padding)
                 is_moved = is_moved[~is_padding.to_numpy()]
+        spilled: list[Path] = []
         if self.spill.buckets:
-            self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
+            spilled = self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
         if is_moved.any():
             rows = rows.filter(~is_moved)
-        return Chunk(note_files(self.plan, rows), note_files(self.plan, padding), has_discounts)
+        return Chunk(
+            note_files(self.plan, rows),
+            note_files(self.plan, padding),
+            has_discounts,
+            tuple(spilled),
+        )
 
     def _find_moved(self, number: int) -> NDArray[np.bool_]:
         parts = []
