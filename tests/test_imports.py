@@ -77,3 +77,12 @@ def test_all_is_exactly_what_type_checkers_see() -> None:
 def test_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'vtrase'"):
         vtaudit.vtrase  # noqa: B018
+
+
+def test_threads_limit_the_pool_of_polars_too(tmp_path: Path) -> None:
+    code = (
+        "import sys; from vtaudit.cli import main;"
+        " main(['process', sys.argv[1], '--out', sys.argv[2], '--threads', '1', '--quiet'],"
+        " standalone_mode=False); import polars; print(polars.thread_pool_size())"
+    )
+    assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["1"]

@@ -220,7 +220,9 @@ def _decode(
     """Yield the batches of row groups; of a remote file one by one, as they wait in memory."""
     together = [groups] if isinstance(file.path, Path) else [[group] for group in groups]
     for each in together:
-        yield from parquet.iter_batches(BATCH_ROWS, row_groups=each, columns=columns)
+        yield from parquet.iter_batches(
+            BATCH_ROWS, row_groups=each, columns=columns, use_threads=False
+        )
 
 
 def read_row(file: InputFile, row: int) -> dict[str, object]:

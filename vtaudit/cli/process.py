@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -53,6 +54,9 @@ def process(
     settings; 3 input, schema, backend or disk failed; 70 a bug in vtaudit.
     """
     settings = load_settings(config, read_options(options))
+    if settings.threads is not None:
+        # Polars sizes its pool when it is imported
+        os.environ.setdefault("POLARS_MAX_THREADS", str(settings.threads))  # noqa: TID251
     from vtaudit.pipeline import process as run
 
     with _progress(show=not quiet) as tell:
