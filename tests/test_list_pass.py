@@ -12,7 +12,9 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from numba.core import caching
 
+from vtaudit import list_pass
 from vtaudit.actions import judge_lists, rebuild_log_probs
 from vtaudit.config import Settings
 
@@ -295,3 +297,12 @@ def test_log_mu_of_action_1_when_numbers_are_extreme(
     row = {"action": 1.0, LOGITS[0]: logits, "behavior_log_prob": -1.0, **mixed}
     rebuilt = rebuild_log_probs(make_frame([row]), Settings())
     assert rebuilt[0] == pytest.approx(expected, rel=1e-15)
+
+
+def test_pass_runs_without_a_cache_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cache in (caching.CompileResultCacheImpl, caching.CodeLibraryCacheImpl):
+        monkeypatch.setattr(cache, "_locator_classes", [])
+    list_pass._compile_pass.cache_clear()
+    rows = make_log(1, 20)
+    assert_judged_as_defined(make_frame(rows), rows, "equal")
+    list_pass._compile_pass.cache_clear()

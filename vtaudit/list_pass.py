@@ -98,6 +98,7 @@ def _judge_mask(mask: Lists, lengths: Any, bits: Any) -> None:
             continue
         is_bad = _is_other(length, first[row]) or _is_other(length, second[row])
         is_bad = is_bad or _is_other(length, third[row]) or _is_other(length, fourth[row])
+        # of 0, 1 and NULL_ELEMENT, a bit of its own, the union is 1 where all is well
         any_of = 0
         for place in range(starts[row], starts[row] + length):
             any_of |= values[place]
@@ -110,12 +111,8 @@ def _compare_masks(
     behavior: Lists, target: Lists, beside: Beside, is_subset: bool, bits: Any
 ) -> None:
     of_behavior, of_target = behavior.lengths, target.lengths
-    b_starts, b_values, t_starts, t_values = (
-        behavior.starts,
-        behavior.values,
-        target.starts,
-        target.values,
-    )
+    b_starts, b_values = behavior.starts, behavior.values
+    t_starts, t_values = target.starts, target.values
     has_behavior, has_target = beside.has_behavior_mask, beside.has_target_mask
     for row in range(len(bits)):
         b_length, t_length = of_behavior[row], of_target[row]
@@ -138,12 +135,8 @@ def _compare_masks(
 @numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
 def _judge_actions(behavior: Lists, target: Lists, lengths: Any, actions: Any, bits: Any) -> Any:
     """Return each row's action as an index; BARRED where log mu is not to be rebuilt for it."""
-    b_starts, b_values, t_starts, t_values = (
-        behavior.starts,
-        behavior.values,
-        target.starts,
-        target.values,
-    )
+    b_starts, b_values = behavior.starts, behavior.values
+    t_starts, t_values = target.starts, target.values
     first, second, third, fourth = lengths
     indices = np.empty(len(bits), np.int64)
     for row in range(len(bits)):
