@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "vtaudit"
 # module -> the modules of vtaudit that it imports, those for type checkers included
 IMPORTS = {
     "__init__": "config errors kernels pipeline reports",
-    "actions": "canonical config reasons",
+    "actions": "canonical config list_pass lists reasons",
     "appending": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.manifest appending.planning "
@@ -69,6 +69,7 @@ IMPORTS = {
     "cli.options": "config errors ranges",
     "cli.process": "cli.group cli.options config pipeline reports terminal",
     "clock": "",
+    "compiled": "",
     "config": "errors ranges reasons schemas storage",
     "console": "",
     "counts": "labels reasons records",
@@ -139,6 +140,8 @@ IMPORTS = {
     "laws": "errors reasons",
     "layout": "canonical labels plan reading records",
     "ledger": "labels",
+    "list_pass": "compiled lists",
+    "lists": "",
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
@@ -208,7 +211,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"kernels.numba_scan"},
+    "numba": {"compiled", "kernels.numba_scan", "list_pass"},
     "rich": {
         "console",
         "terminal",

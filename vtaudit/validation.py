@@ -181,8 +181,7 @@ def judge_rows(
     for finding, rows in _judge(frame[doubtful], others, shape, settings).items():
         found[finding] = doubtful[rows]
     if shape.is_discrete:
-        lists = judge_lists(frame, settings)
-        found |= {finding: np.flatnonzero(broken) for finding, broken in lists.items()}
+        found |= judge_lists(frame, settings)
     return found
 
 

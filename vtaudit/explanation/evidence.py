@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vtaudit.actions import rebuild_log_probs, take_apart
+from vtaudit.actions import rebuild_log_probs
 from vtaudit.canonical import PAYLOAD
 from vtaudit.explanation.subject import Subject
 from vtaudit.plan import lineage_columns
@@ -72,19 +72,13 @@ def _logits(subject: Subject) -> Evidence:
 def _unreconciled(subject: Subject) -> Evidence:
     """Return the recorded and the rebuilt log-prob, and the actions it was rebuilt over."""
     row = subject.shard.rows[subject.row : subject.row + 1]
-    logits = take_apart(row["behavior_logits"])
-    mask = take_apart(row[MASKS[0]]) if MASKS[0] in row.columns else None
+    rebuilt = float(rebuild_log_probs(row, subject.plan.settings)[0])
     action, listed = int(row["action"][0]), subject.cell("behavior_logits")
     mixture = {name: subject.cell(name) for name in MIXTURE}
     given = [
         1.0 if mixture[MIXTURE[0]] is None else mixture[MIXTURE[0]],
         mixture[MIXTURE[1]] or 0.0,
     ]
-    temperature, epsilon = (np.array([number], np.float64) for number in given)
-    only = np.zeros(1, np.int64)
-    rebuilt = float(
-        rebuild_log_probs(logits, mask, np.array([action]), temperature, epsilon, only)[0]
-    )
     allowed = subject.cell(MASKS[0]) or [True] * len(listed)
     legal = [
         k

@@ -1,0 +1,112 @@
+"""List columns as plain arrays, and what the pass over them reads of other columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+# a mask's elements are 0, 1 or this
+NULL_ELEMENT = 2
+
+
+class Lists(NamedTuple):
+    """A list column of N rows with E elements.
+
+    Attributes:
+        starts: where each list begins in `values`  # [N] int64
+        lengths: elements of each list, -1 for null  # [N] int64
+        values: of masks 0, 1 or NULL_ELEMENT, of logits NaN for null  # [E] uint8 or float64
+    """
+
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    values: NDArray[np.uint8] | NDArray[np.float64]
+
+
+class Beside(NamedTuple):
+    """What the rules on lists read of other columns of N rows.
+
+    Attributes:
+        action: NaN for null  # [N] float64
+        recorded: behavior_log_prob, NaN for null  # [N] float64
+        temperature: of the behavior policy, 1 for null  # [N] float64
+        epsilon: of the behavior policy, 0 for null  # [N] float64
+        has_behavior_mask: whether the row's file has the column  # [N] bool
+        has_target_mask: whether the row's file has the column  # [N] bool
+    """
+
+    action: NDArray[np.float64]
+    recorded: NDArray[np.float64]
+    temperature: NDArray[np.float64]
+    epsilon: NDArray[np.float64]
+    has_behavior_mask: NDArray[np.bool_]
+    has_target_mask: NDArray[np.bool_]
+
+
+def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists:
+    """Return a list column of bool or float64 as arrays; an absent one as null on every row.
+
+    Logits without nulls are a view of the column's memory; masks are a byte an element.
+    """
+    if name not in frame.columns:
+        nowhere = np.zeros(frame.height, np.int64)
+        return Lists(
+            _lay_out(nowhere, np.int64), _lay_out(nowhere - 1, np.int64), _lay_out([], dtype)
+        )
+    column = frame[name].rechunk()
+    array = column.to_arrow()
+    offsets = array.offsets.to_numpy()
+    elements = pl.Series(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    lengths = np.diff(offsets)
+    if column.null_count():
+        lengths[column.is_null().to_numpy()] = -1
+    values = _mask_elements(elements) if dtype is np.uint8 else elements.fill_null(np.nan)
+    return Lists(
+        _lay_out(offsets[:-1] - offsets[0], np.int64),
+        _lay_out(lengths, np.int64),
+        _lay_out(values.to_numpy(), dtype),
+    )
+
+
+def _mask_elements(elements: pl.Series) -> pl.Series:
+    return elements.cast(pl.UInt8).fill_null(NULL_ELEMENT)
+
+
+def read_beside(frame: pl.DataFrame, present: str) -> Beside:
+    """Return the other columns; `present` is how the names of the last two begin in the frame."""
+    floats = [
+        _lay_out(_floats(frame, name, default), np.float64)
+        for name, default in (
+            ("action", np.nan),
+            ("behavior_log_prob", np.nan),
+            ("behavior_temperature", 1.0),
+            ("behavior_epsilon", 0.0),
+        )
+    ]
+    flags = [
+        _lay_out(_flags(frame, present + name), np.bool_)
+        for name in ("behavior_action_mask", "target_action_mask")
+    ]
+    return Beside(*floats, *flags)
+
+
+def _lay_out(values: Any, dtype: type[np.generic]) -> NDArray[Any]:
+    """Return the array as the one kind that the compiled pass takes."""
+    laid_out = np.require(values, dtype, ["C_CONTIGUOUS", "ALIGNED"]).view()
+    laid_out.flags.writeable = False
+    return laid_out
+
+
+def _floats(frame: pl.DataFrame, name: str, default: float) -> NDArray[Any]:
+    if name not in frame.columns:
+        return np.full(frame.height, default)
+    return frame[name].cast(pl.Float64).fill_null(default).to_numpy()
+
+
+def _flags(frame: pl.DataFrame, name: str) -> NDArray[Any]:
+    if name not in frame.columns:
+        return np.zeros(frame.height, np.bool_)
+    return frame[name].to_numpy()
