@@ -27,7 +27,8 @@ IMPORTS = {
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts ledger outputs plan reasons records segments"
+        "appending.judging appending.learning counts ledger outputs plan reasons records "
+        "segments"
     ),
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels labels ledger ordering records segments",
@@ -47,10 +48,12 @@ IMPORTS = {
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
-        "appending.committing appending.lines appending.taking config errors plan records storage"
+        "appending.committing appending.lines appending.taking config errors plan records "
+        "storage"
     ),
     "appending.reading": (
-        "appending.lines canonical config counts errors labels outputs plan reading reports units"
+        "appending.lines canonical config counts errors labels outputs plan reading reports "
+        "units"
     ),
     "appending.tables": "appending.counting appending.taking audit counts plan store",
     "appending.taking": "canonical errors records sources storage",
@@ -113,7 +116,8 @@ IMPORTS = {
     "kernels.backends": "errors",
     "kernels.batches": "kernels.targets kernels.transfers kernels.triton_scan",
     "kernels.dense": (
-        "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
+        "errors kernels.arguments kernels.backends kernels.packed kernels.stream "
+        "kernels.targets"
     ),
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
@@ -160,7 +164,8 @@ IMPORTS = {
     "places": "",
     "plain": "",
     "plan": (
-        "canonical carry config errors kernels mapping memory needs records scores sources storage"
+        "canonical carry config errors kernels mapping memory needs records scores sources "
+        "storage"
     ),
     "presets": "errors",
     "presets.aliases": "",
@@ -196,7 +201,8 @@ IMPORTS = {
     "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs pieces plan shard units verification.comparison verification.replay"
+        "audit clock outputs pieces plan shard units verification.comparison "
+        "verification.replay"
     ),
     "verification.replay": "config errors places plan records shard storage store",
     "verification.report": "console verification.comparison",
