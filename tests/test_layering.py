@@ -27,7 +27,7 @@ IMPORTS = {
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts ledger outputs plan reasons records segments"
+        "appending.judging appending.learning counts ledger outputs plan reasons records"
     ),
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels labels ledger ordering records segments",
@@ -68,6 +68,7 @@ IMPORTS = {
     "cli.options": "config errors ranges",
     "cli.process": "cli.group cli.options config pipeline reports terminal",
     "clock": "",
+    "compiled": "",
     "config": "errors ranges reasons schemas storage",
     "console": "",
     "counts": "labels reasons records",
@@ -144,7 +145,7 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical counts kernels ledger pieces plan reasons records results segments "
+        "audit canonical counts kernels ledger pieces plan reasons records results "
         "shard store units"
     ),
     "pieces": "counts kernels",
@@ -167,7 +168,8 @@ IMPORTS = {
     "results": "canonical reasons schemas",
     "schemas": "errors reasons",
     "scores": "canonical config errors records sources storage",
-    "segments": "reasons records",
+    "segment_pass": "compiled reasons records",
+    "segments": "reasons records segment_pass",
     "shard": (
         "canonical clock joining kernels labels ledger ordering pieces plan reasons records "
         "segments validation"
@@ -203,7 +205,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"kernels.numba_scan"},
+    "numba": {"compiled", "kernels.numba_scan", "segment_pass"},
     "rich": {
         "console",
         "terminal",
