@@ -27,8 +27,7 @@ IMPORTS = {
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts ledger outputs plan reasons records "
-        "segments"
+        "appending.judging appending.learning counts ledger outputs plan reasons records"
     ),
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels labels ledger ordering records segments",
@@ -153,8 +152,8 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical counts kernels ledger pieces plan reasons records results segments "
-        "shard store units"
+        "audit canonical counts kernels ledger pieces plan reasons records results shard "
+        "store units"
     ),
     "pieces": "counts kernels",
     "pipeline": (
@@ -180,7 +179,8 @@ IMPORTS = {
     "running": "checkpoints clock errors outputs pieces plan reports shard store units",
     "schemas": "errors reasons",
     "scores": "canonical config errors records sources storage",
-    "segments": "reasons records",
+    "segment_pass": "compiled reasons records",
+    "segments": "reasons records segment_pass",
     "shard": (
         "canonical clock joining kernels labels ledger ordering pieces plan reasons records "
         "segments validation"
@@ -217,7 +217,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"compiled", "kernels.numba_scan", "list_pass"},
+    "numba": {"compiled", "kernels.numba_scan", "list_pass", "segment_pass"},
     "rich": {
         "console",
         "terminal",

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from vtaudit.compiled import compile_pass
+from vtaudit.compiled import compile_pass, compile_step
 from vtaudit.lists import Beside, Lists
 
 # bits of one row's findings
@@ -54,7 +54,8 @@ def run_pass(
     """
     bits = np.zeros(len(beside.action), np.uint8)
     rebuilt = np.full(len(beside.action), np.nan)
-    arguments = (masks, logits, beside, float(tolerance), is_subset, bits, rebuilt)
+    index = np.empty(len(bits), np.int64)
+    arguments = (masks, logits, beside, float(tolerance), is_subset, index, bits, rebuilt)
     _compile_pass(*map(numba.typeof, arguments))(*arguments)
     return bits, rebuilt
 
@@ -70,6 +71,7 @@ def _judge_rows(
     beside: Beside,
     tolerance: float,
     is_subset: bool,
+    index: Any,
     bits: Any,
     rebuilt: Any,
 ) -> None:
@@ -78,16 +80,16 @@ def _judge_rows(
     _judge_mask(masks[0], lengths, bits)
     _judge_mask(masks[1], lengths, bits)
     _compare_masks(masks[0], masks[1], beside, is_subset, bits)
-    index = _judge_actions(masks[0], masks[1], lengths, beside.action, bits)
+    _judge_actions(masks[0], masks[1], lengths, beside.action, index, bits)
     _judge_logits(masks[0], logits, index, beside, tolerance, bits, rebuilt)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _is_other(length: int, other: int) -> bool:
     return other not in (-1, length)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _judge_mask(mask: Lists, lengths: Any, bits: Any) -> None:
     """Empty, all false, holding a null, or of another length than another list given."""
     starts, values, of_mask = mask.starts, mask.values, mask.lengths
@@ -106,7 +108,7 @@ def _judge_mask(mask: Lists, lengths: Any, bits: Any) -> None:
             bits[row] |= MASK_MALFORMED
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _compare_masks(
     behavior: Lists, target: Lists, beside: Beside, is_subset: bool, bits: Any
 ) -> None:
@@ -132,13 +134,14 @@ def _compare_masks(
             bits[row] |= MASK_MISMATCH
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
-def _judge_actions(behavior: Lists, target: Lists, lengths: Any, actions: Any, bits: Any) -> Any:
-    """Return each row's action as an index; BARRED where log mu is not to be rebuilt for it."""
+@compile_step
+def _judge_actions(
+    behavior: Lists, target: Lists, lengths: Any, actions: Any, indices: Any, bits: Any
+) -> None:
+    """Write each row's action as an index; BARRED where log mu is not to be rebuilt for it."""
     b_starts, b_values = behavior.starts, behavior.values
     t_starts, t_values = target.starts, target.values
     first, second, third, fourth = lengths
-    indices = np.empty(len(bits), np.int64)
     for row in range(len(bits)):
         a, b, c, d = first[row], second[row], third[row], fourth[row]
         index = _index(actions[row])
@@ -151,17 +154,16 @@ def _judge_actions(behavior: Lists, target: Lists, lengths: Any, actions: Any, b
             bits[row] |= ACTION_OUT_OF_RANGE
         is_barred = is_out or is_forbidden or bits[row] & MASK_MALFORMED != 0
         indices[row] = BARRED if is_barred else index
-    return indices
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _index(action: float) -> Any:
     """The action as an index, -1 where it is none: not whole, negative or NaN."""
     is_index = action >= 0 and action < MAX_INDEX and action == math.floor(action)
     return np.int64(action) if is_index else np.int64(-1)
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _judge_logits(
     mask: Lists,
     logits: Any,
@@ -194,7 +196,7 @@ def _judge_logits(
                 bits[row] |= UNRECONCILED
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _has_sound_values(logits: Any) -> bool:
     """Whether no logit is null, NaN or +inf, and one is above -inf."""
     is_sound, has_finite = True, False
@@ -204,7 +206,7 @@ def _has_sound_values(logits: Any) -> bool:
     return is_sound and has_finite
 
 
-@numba.njit(error_model="numpy")  # type: ignore[untyped-decorator]
+@compile_step
 def _log_mu(logits: Any, allowed: Any, index: int, temperature: float, epsilon: float) -> Any:
     """Log mu of one row; without a mask `allowed` is empty."""
     if logits[index] == -np.inf:

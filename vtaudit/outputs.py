@@ -19,7 +19,7 @@ from vtaudit.ledger import number_deliveries
 from vtaudit.pieces import Junction, count_once
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
-from vtaudit.records import Verdicts
+from vtaudit.records import NOT_CUT, Verdicts
 from vtaudit.results import (
     STATISTICS,
     build_rejects,
@@ -27,7 +27,6 @@ from vtaudit.results import (
     rejects_schema,
     targets_schema,
 )
-from vtaudit.segments import NOT_CUT
 from vtaudit.shard import Received, Shard, floats, hand_on
 from vtaudit.store import write_table
 from vtaudit.units import Chunk

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from vtaudit.storage import Place
 
+# boundary and source of a row without one
+NOT_CUT = 255
+
 
 @dataclass(frozen=True, slots=True)
 class InputFile:

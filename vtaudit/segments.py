@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +11,14 @@ from numpy.typing import NDArray
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, BootstrapSource, Boundary
 from vtaudit.records import Segments
 
+if TYPE_CHECKING:
+    from vtaudit.segment_pass import Cuts
+
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NOT_CUT = 255
 BOUNDARY_CODE = {member: BOUNDARIES.index(member.value) for member in Boundary}
-BOOTSTRAPPED = [
-    BOUNDARY_CODE[each] for each in (Boundary.TRUNCATED, Boundary.WINDOW_EDGE, Boundary.GAP)
-]
 SOURCE_CODE = {member: BOOTSTRAP_SOURCES.index(member.value) for member in BootstrapSource}
 
 
@@ -69,41 +69,17 @@ def cut_segments(stream: Stream) -> Segments:
     A row that finds no bootstrap is `missing` and no longer accepted; the row before it becomes a
     gap, and the missing row's own value serves it.
     """
-    count = len(stream.key)
-    boundary, source = np.full(count, NOT_CUT, np.uint8), np.full(count, NOT_CUT, np.uint8)
-    next_value, given_by = np.zeros(count), np.full(count, -1, np.int64)
-    missing = np.zeros(count, np.bool_)
-    rows = np.flatnonzero(stream.accepted)
-    successor = _successors(stream, rows)
-    boundary[rows] = _boundaries(stream, rows, successor)
-    source[rows] = SOURCE_CODE[BootstrapSource.NONE]
-    ends = rows[np.isin(boundary[rows], BOOTSTRAPPED)]
-    source[ends], next_value[ends], given_by[ends] = _bootstraps(stream, ends, boundary[ends])
-    lost = ends[source[ends] == NOT_CUT]
-    if len(lost):
-        missing[lost] = True
-        orphans = rows[(successor >= 0) & missing[successor]]
-        orphans = orphans[boundary[orphans] == BOUNDARY_CODE[Boundary.INTERIOR]]
-        boundary[orphans] = BOUNDARY_CODE[Boundary.GAP]
-        found = _bootstraps(stream, orphans, boundary[orphans])
-        source[orphans], next_value[orphans], given_by[orphans] = found
-        boundary[lost] = NOT_CUT
-    kept = rows[~missing[rows]] if len(lost) else rows
-    is_interior = boundary == BOUNDARY_CODE[Boundary.INTERIOR]
-    followed = stream.followed & is_interior
-    next_value[followed] = stream.value_outside[followed]
-    is_end = (~is_interior | followed)[kept]
-    is_truncated = boundary == BOUNDARY_CODE[Boundary.TRUNCATED]
+    cuts = _judge(stream, stitched=False)
     return Segments(
-        boundary=boundary,
-        source=source,
-        next_value=next_value,
-        giver=given_by,
-        missing=missing,
-        followed=followed,
-        zero=is_truncated & (source != NOT_CUT) & (next_value == 0),
-        rows=kept,
-        offsets=np.concatenate(([0], np.flatnonzero(is_end) + 1)),
+        boundary=cuts.boundary,
+        source=cuts.source,
+        next_value=cuts.next_value,
+        giver=cuts.giver,
+        missing=cuts.missing,
+        followed=cuts.followed,
+        zero=cuts.zero,
+        rows=cuts.rows,
+        offsets=np.concatenate(([0], cuts.ends)),
     )
 
 
@@ -113,100 +89,24 @@ def find_open(stream: Stream, *, stitched: bool) -> tuple[Bools, Bools]:
     Both are [N]. What that row lacks may still come. In stitched windows it may come to every
     window_edge, which is then open with a logged bootstrap too.
     """
-    rows = np.flatnonzero(stream.accepted)
-    boundary = _boundaries(stream, rows, _successors(stream, rows))
-    places = np.flatnonzero(np.isin(boundary, BOOTSTRAPPED))
-    code, _, _ = _bootstraps(stream, rows[places], boundary[places])
-    is_open = np.zeros(len(rows), np.bool_)
-    is_open[places] = code == NOT_CUT
-    is_open &= boundary != BOUNDARY_CODE[Boundary.TRUNCATED]
-    if stitched:
-        is_open |= boundary == BOUNDARY_CODE[Boundary.WINDOW_EDGE]
-    is_end = boundary != BOUNDARY_CODE[Boundary.INTERIOR]
-    segment = np.cumsum(is_end) - is_end
-    found, ends = (np.zeros(len(stream.key), np.bool_) for _ in range(2))
-    found[rows] = is_open[is_end][segment] if len(rows) else False
-    ends[rows] = is_open & is_end
-    return found, ends
+    from vtaudit.segment_pass import CLOSED, OPEN_END
+
+    openness = _judge(stream, stitched=stitched).openness
+    return openness != CLOSED, openness == OPEN_END
 
 
 def find_givers(stream: Stream, rows: Ints) -> Ints:
     """Return the row whose value may serve each of `rows` as its successor's, -1 for none."""
-    return _first_giver(stream, rows)
+    from vtaudit import segment_pass
+
+    return segment_pass.find_givers(_columns(stream), stream.key[rows], stream.lineage[rows])
 
 
-def _follows(stream: Stream) -> Bools:
-    """Return whether the key after each one is the next step of its trajectory  # [K]."""
-    follows = np.zeros(len(stream.starts), np.bool_)
-    follows[:-1] = (stream.trajectory[1:] == stream.trajectory[:-1]) & (
-        stream.step[1:] == stream.step[:-1] + 1
-    )
-    return follows
+def _judge(stream: Stream, *, stitched: bool) -> Cuts:
+    from vtaudit.segment_pass import judge_keys
+
+    return judge_keys(_columns(stream), stream.step_outside, is_stitched=stitched)
 
 
-def _successors(stream: Stream, rows: Ints) -> Ints:
-    """Return the accepted row of step + 1 and of the same lineage, for each of `rows`, or -1."""
-    key = stream.key[rows]
-    accepted_row = np.full(len(stream.starts), -1, np.int64)
-    accepted_row[key] = rows
-    lineage = np.full(len(stream.starts), -1, np.int64)
-    lineage[key] = stream.lineage[rows]
-    successor = np.full(len(stream.starts), -1, np.int64)
-    is_one = _follows(stream)[:-1] & (lineage[1:] == lineage[:-1])
-    successor[:-1] = np.where(is_one, accepted_row[1:], -1)
-    return np.asarray(successor[key])
-
-
-def _first_giver(stream: Stream, rows: Ints) -> Ints:
-    """Return the first copy of the successor, of the row's lineage, whose value may be used."""
-    giver = np.full(len(rows), -1, np.int64)
-    after = np.where(_follows(stream)[stream.key[rows]], stream.key[rows] + 1, -1)
-    open_ = np.flatnonzero(after >= 0)
-    copy = 0
-    while len(open_):
-        candidate = stream.starts[after[open_]] + copy
-        good = stream.gives_value[candidate] & (
-            stream.lineage[candidate] == stream.lineage[rows[open_]]
-        )
-        giver[open_[good]] = candidate[good]
-        copy += 1
-        open_ = open_[~good & (stream.counts[after[open_]] > copy)]
-    return giver
-
-
-def _boundaries(stream: Stream, rows: Ints, successor: Ints) -> NDArray[np.uint8]:
-    window = stream.window[rows]
-    keyed = np.flatnonzero(stream.key >= 0)
-    windows = int(stream.window.max(initial=-1)) + 1
-    last_step = np.full(windows, stream.step_outside, np.int64)
-    np.maximum.at(last_step, stream.window[keyed], stream.step[stream.key[keyed]])
-    codes = np.full(len(rows), BOUNDARY_CODE[Boundary.GAP], np.uint8)
-    is_edge = stream.step[stream.key[rows]] == last_step[window]
-    codes[is_edge] = BOUNDARY_CODE[Boundary.WINDOW_EDGE]
-    is_interior = (successor >= 0) & (stream.window[successor] == window)
-    is_interior |= stream.followed[rows]
-    codes[is_interior] = BOUNDARY_CODE[Boundary.INTERIOR]
-    codes[stream.truncated[rows]] = BOUNDARY_CODE[Boundary.TRUNCATED]
-    codes[stream.discount[rows] == 0] = BOUNDARY_CODE[Boundary.ZERO_DISCOUNT]
-    codes[stream.terminated[rows]] = BOUNDARY_CODE[Boundary.TERMINATED]
-    return codes
-
-
-def _bootstraps(
-    stream: Stream, rows: Ints, boundary: NDArray[np.uint8]
-) -> tuple[NDArray[np.uint8], Floats, Ints]:
-    """Return source, value and giver of V(s_{t+1}) of rows that need one.
-
-    The source is NOT_CUT where there is none; the giver is -1 where it is no row of the shard.
-    """
-    giver = _first_giver(stream, rows)
-    outside, logged = stream.value_outside[rows], stream.bootstrap_value[rows]
-    is_given = (giver >= 0) | np.isfinite(outside)
-    is_given &= boundary != BOUNDARY_CODE[Boundary.TRUNCATED]
-    following = np.where(giver >= 0, stream.value[giver], outside)
-    is_logged = ~is_given & np.isfinite(logged)
-    code = np.full(len(rows), NOT_CUT, np.uint8)
-    code[is_given] = SOURCE_CODE[BootstrapSource.NEXT_ROW]
-    code[is_logged] = SOURCE_CODE[BootstrapSource.LOGGED]
-    value = np.where(is_given, following, np.where(is_logged, logged, 0.0))
-    return code, value, np.where(is_given, giver, -1)
+def _columns(stream: Stream) -> dict[str, NDArray[Any]]:
+    return {field.name: getattr(stream, field.name) for field in fields(stream)}

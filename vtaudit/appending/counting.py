@@ -20,8 +20,7 @@ from vtaudit.ledger import number_deliveries
 from vtaudit.outputs import scope_names
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
-from vtaudit.records import Verdicts
-from vtaudit.segments import NOT_CUT
+from vtaudit.records import NOT_CUT, Verdicts
 
 # of the store: what cannot be added up from batches, as a key may come with several
 STORE = "store"
