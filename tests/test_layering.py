@@ -71,7 +71,8 @@ IMPORTS = {
     "compiled": "",
     "config": "errors ranges reasons schemas storage",
     "console": "",
-    "counts": "labels reasons records",
+    "count_pass": "compiled",
+    "counts": "count_pass labels reasons records",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
@@ -205,7 +206,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"compiled", "kernels.numba_scan", "segment_pass"},
+    "numba": {"compiled", "count_pass", "kernels.numba_scan", "segment_pass"},
     "rich": {
         "console",
         "terminal",
