@@ -47,12 +47,10 @@ IMPORTS = {
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
-        "appending.committing appending.lines appending.taking config errors plan records "
-        "storage"
+        "appending.committing appending.lines appending.taking config errors plan records storage"
     ),
     "appending.reading": (
-        "appending.lines canonical config counts errors labels outputs plan reading reports "
-        "units"
+        "appending.lines canonical config counts errors labels outputs plan reading reports units"
     ),
     "appending.tables": "appending.counting appending.taking audit counts plan store",
     "appending.taking": "canonical errors records sources storage",
@@ -74,7 +72,8 @@ IMPORTS = {
     "compiled": "",
     "config": "errors ranges reasons schemas storage",
     "console": "",
-    "counts": "labels reasons records",
+    "count_pass": "compiled",
+    "counts": "count_pass labels reasons records",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
@@ -115,8 +114,7 @@ IMPORTS = {
     "kernels.backends": "errors",
     "kernels.batches": "kernels.targets kernels.transfers kernels.triton_scan",
     "kernels.dense": (
-        "errors kernels.arguments kernels.backends kernels.packed kernels.stream "
-        "kernels.targets"
+        "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
     ),
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
@@ -163,8 +161,7 @@ IMPORTS = {
     "places": "",
     "plain": "",
     "plan": (
-        "canonical carry config errors kernels mapping memory needs records scores sources "
-        "storage"
+        "canonical carry config errors kernels mapping memory needs records scores sources storage"
     ),
     "presets": "errors",
     "presets.aliases": "",
@@ -201,8 +198,7 @@ IMPORTS = {
     "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs pieces plan shard units verification.comparison "
-        "verification.replay"
+        "audit clock outputs pieces plan shard units verification.comparison verification.replay"
     ),
     "verification.replay": "config errors places plan records shard storage store",
     "verification.report": "console verification.comparison",
@@ -217,7 +213,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"compiled", "kernels.numba_scan", "list_pass", "segment_pass"},
+    "numba": {"compiled", "count_pass", "kernels.numba_scan", "list_pass", "segment_pass"},
     "rich": {
         "console",
         "terminal",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
@@ -23,32 +22,12 @@ SCHEMA = {
     "kind": pl.String,
     "count": pl.Int64,
 }
-STATE = ("boundary", "source", "has_ratio", "clipped")
-# how many values each of STATE can have, 7 standing for none
-STATE_SIZES = (8, 8, 2, 8)
-NONE = 7
 Ints = NDArray[np.integer]
 # the number of each row's group, and the groups as text
 Groups = tuple[Ints, pl.Series]
 DISTINCT = {"unique": "key", "windows": "window", "deliveries": "delivery"}
-# more numbers than this for each row are counted by sorting
-MAX_NUMBERS_PER_ROW = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Things:
-    """The things that rows belong to, such as windows, ready to be counted by group.
-
-    Attributes:
-        number: of the row's thing, -1 for none  # [N]
-        is_alone: rows of things that are known to have no other row  # [N]
-        heads: other rows whose thing is not that of the row before, ascending  # [H]
-    """
-
-    number: Ints
-    is_alone: NDArray[np.bool_]
-    heads: Ints
-
+# a table of groups and states has at most so many places for each row; larger ones are sorted
+MAX_PLACES_PER_ROW = 4
 
 # measure, kind, and whether the rows of each state count  # [S] bool
 Test = tuple[str, str | None, NDArray[np.bool_]]
@@ -65,18 +44,19 @@ def count_verdicts(
         thresholds: clip by kind.
         targets: whether accepted rows have targets, so that clips and bootstraps count.
     """
+    from vtaudit.count_pass import count_distinct
+
     state, states = _number_states(verdicts, thresholds)
     tests = _row_tests(states, thresholds, targets=targets)
     truth = np.stack([test for _, _, test in tests], axis=1).astype(np.int64)
-    things = _find_things(verdicts)
+    things = _find_things(verdicts, states["reasons"])
     groups: dict[str, Groups] = {RUN: (np.zeros(len(state), np.int32), pl.Series([RUN]))}
     groups |= {name: number_values(scopes[name]) for name in scopes.columns}
     scope, values, label, counts = [], [], [], []
     for name, (group, texts) in groups.items():
-        place, found = _count_rows(group, state, truth)
-        edges = np.flatnonzero(group[1:] != group[:-1]) + 1
+        place, found = _count_rows(group, state, truth, len(texts))
         distinct = [
-            _count_distinct(group, edges, each, len(texts))[place] for each in things.values()
+            count_distinct(group, each, len(texts), size)[place] for each, size in things.values()
         ]
         found = np.concatenate((found, np.stack(distinct, axis=1)), axis=1)
         which, column = np.nonzero(found)
@@ -108,95 +88,71 @@ def _number_states(
 
     A state is a combination of reasons, warnings, boundary, source, has_ratio and clipped.
     """
-    columns = (
-        np.minimum(verdicts.boundary, NONE),
-        np.minimum(verdicts.source, NONE),
-        ~np.isnan(verdicts.log_ratio),
-        clip_bits(verdicts.log_ratio, thresholds),
+    from vtaudit.count_pass import Columns, number_states
+
+    log_bars = np.array([math.log(bar) for bar in thresholds.values()])
+    columns = Columns(
+        verdicts.reasons,
+        verdicts.warnings,
+        verdicts.boundary,
+        verdicts.source,
+        verdicts.log_ratio,
+        log_bars,
     )
-    code, sizes = np.zeros(len(verdicts.reasons), np.uint16), math.prod(STATE_SIZES)
-    for column, size in zip(columns, STATE_SIZES, strict=True):
-        code *= np.uint16(size)
-        code += column
-    flagged = np.flatnonzero(verdicts.reasons | verdicts.warnings)
-    pairs = np.stack((verdicts.reasons[flagged], verdicts.warnings[flagged]))
-    pairs, number = np.unique(pairs, axis=1, return_inverse=True)
-    whole = code.astype(np.int32)
-    whole[flagged] += (sizes * (number.reshape(-1) + 1)).astype(np.int32)
-    found, _ = _tally(whole)
-    place = np.zeros(int(found.max(initial=0)) + 1, np.int32)
-    place[found] = np.arange(len(found))
-    states: dict[str, Ints] = {}
-    rest = found.astype(np.int64)
-    for name, size in zip(reversed(STATE), reversed(STATE_SIZES), strict=True):
-        states[name], rest = rest % size, rest // size
-    pairs = np.concatenate((np.zeros((2, 1), np.uint64), pairs), axis=1)
-    return place[whole], {"reasons": pairs[0, rest], "warnings": pairs[1, rest], **states}
+    state, firsts = number_states(columns)
+    log_ratio = verdicts.log_ratio[firsts]
+    return state, {
+        "reasons": verdicts.reasons[firsts],
+        "warnings": verdicts.warnings[firsts],
+        "boundary": verdicts.boundary[firsts],
+        "source": verdicts.source[firsts],
+        "has_ratio": ~np.isnan(log_ratio),
+        "clipped": clip_bits(log_ratio, thresholds),
+    }
 
 
-def _count_rows(group: Ints, state: Ints, truth: Ints) -> tuple[Ints, Ints]:
+def _count_rows(group: Ints, state: Ints, truth: Ints, groups: int) -> tuple[Ints, Ints]:
     """Return the groups that have rows  # [G], and how many of their rows pass each test  # [G, T].
 
     Args:
         group: of each row  # [N]
         state: of each row  # [N]
         truth: whether a row of a state passes a test, 0 or 1  # [S, T]
+        groups: how many there may be.
     """
-    number, rows = _tally(group.astype(np.int64) * len(truth) + state)
-    group = number // max(len(truth), 1)
+    states = max(len(truth), 1)
+    number, rows = _tally(group, state, groups, states)
+    group = number // states
     firsts = np.flatnonzero(np.diff(group, prepend=-1))
-    passed = truth[number % max(len(truth), 1)] * rows[:, None]
+    passed = truth[number % states] * rows[:, None]
     counts = np.add.reduceat(passed, firsts) if len(firsts) else passed
     return group[firsts], counts
 
 
-def _tally(number: Ints) -> tuple[Ints, Ints]:
-    """Return the numbers that occur, ascending, and how often; `number` is not negative."""
-    if number.max(initial=0) > MAX_NUMBERS_PER_ROW * len(number):
-        return np.unique(number, return_counts=True)
-    rows = np.bincount(number)
+def _tally(group: Ints, state: Ints, groups: int, states: int) -> tuple[Ints, Ints]:
+    """Return the numbers group x states + state that occur, ascending, and how often."""
+    from vtaudit.count_pass import count_pairs
+
+    if groups * states > MAX_PLACES_PER_ROW * len(group):
+        return np.unique(group.astype(np.int64) * states + state, return_counts=True)
+    rows = count_pairs(group, state, groups, states)
     found = np.flatnonzero(rows)
     return found, rows[found]
 
 
-def _find_things(verdicts: Verdicts) -> dict[str, _Things]:
-    """Return what is counted by distinct numbers."""
-    numbers = {name: getattr(verdicts, column) for name, column in DISTINCT.items()}
-    is_retried = _duplicate_deliveries(verdicts)
-    numbers["deliveries_duplicate"] = np.where(is_retried, verdicts.delivery, -1)
-    things = {}
-    for name, number in numbers.items():
-        is_new = number[1:] != number[:-1]
-        is_head = number >= 0
-        is_head[1:] &= is_new
-        is_alone = np.zeros(len(number), np.bool_)
-        if name == "unique":  # the rows of one key stand together
-            is_alone = is_head.copy()
-            is_alone[:-1] &= is_new
-        things[name] = _Things(number, is_alone, np.flatnonzero(is_head & ~is_alone))
-    return things
+def _find_things(verdicts: Verdicts, reasons: Ints) -> dict[str, tuple[Ints, int]]:
+    """Return the numbers  # [N] of what is counted by distinct ones, -1 for none, and their bound.
 
-
-def _count_distinct(group: Ints, edges: Ints, things: _Things, groups: int) -> Ints:
-    """Return how many distinct things each group has; it is the runs of one pair that are sorted.
-
-    A number that stands in one run alone is distinct there without any sorting. `edges` are the
-    rows whose group is not that of the row before.
+    `reasons` are those that occur: without duplicates no delivery has nothing else.
     """
-    rows = np.union1d(things.heads, edges)
-    rows = rows[(things.number[rows] >= 0) & ~things.is_alone[rows]]
-    once = np.zeros(groups, np.int64)
-    if things.is_alone.any():
-        alone = group if things.is_alone.all() else group[things.is_alone]
-        once += np.bincount(alone, minlength=groups)
-    if not len(rows):
-        return once
-    place, number = group[rows].astype(np.int64), things.number[rows]
-    is_single = np.bincount(number)[number] == 1
-    once += np.bincount(place[is_single], minlength=groups)
-    size = int(number.max()) + 1
-    pairs = np.unique(place[~is_single] * size + number[~is_single])
-    return once + np.bincount(pairs // size, minlength=groups)
+    from vtaudit.count_pass import keep_retried
+
+    things = {name: getattr(verdicts, column) for name, column in DISTINCT.items()}
+    retried: Ints = np.full(len(verdicts.delivery), -1, np.int64)
+    if (reasons & np.uint64(Reason.DUPLICATE.bit)).any():
+        retried = keep_retried(verdicts.delivery, verdicts.reasons, Reason.DUPLICATE.bit)
+    things["deliveries_duplicate"] = retried
+    return {name: (each, int(each.max(initial=-1)) + 1) for name, each in things.items()}
 
 
 def count_padding(rows: pl.DataFrame) -> pl.DataFrame:
@@ -223,17 +179,6 @@ def clip_bits(log_ratio: np.ndarray, thresholds: Mapping[str, float]) -> np.ndar
     for place, bar in enumerate(thresholds.values()):
         bits |= (exact > math.log(bar)).view(np.uint8) << np.uint8(place)
     return bits
-
-
-def _duplicate_deliveries(verdicts: Verdicts) -> np.ndarray:
-    """Return the rows whose delivery has nothing but duplicates  # [N] bool."""
-    is_duplicate = (verdicts.reasons & np.uint64(Reason.DUPLICATE.bit)) != 0
-    has_key = verdicts.delivery >= 0
-    fresh = np.zeros(int(verdicts.delivery.max(initial=-1)) + 1, np.bool_)
-    fresh[verdicts.delivery[has_key & ~is_duplicate]] = True
-    retried = has_key.copy()
-    retried[has_key] = ~fresh[verdicts.delivery[has_key]]
-    return retried
 
 
 def _row_tests(

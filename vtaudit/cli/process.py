@@ -56,7 +56,7 @@ def process(
     settings = load_settings(config, read_options(options))
     if settings.threads is not None:
         # Polars sizes its pool when it is imported
-        os.environ.setdefault("POLARS_MAX_THREADS", str(settings.threads))  # noqa: TID251
+        os.putenv("POLARS_MAX_THREADS", str(settings.threads))
     from vtaudit.pipeline import process as run
 
     with _progress(show=not quiet) as tell:
