@@ -139,7 +139,8 @@ IMPORTS = {
     "labels": "errors",
     "laws": "errors reasons",
     "layout": "canonical labels plan reading records",
-    "ledger": "labels",
+    "ledger": "labels ledger_pass",
+    "ledger_pass": "compiled",
     "mapping": "errors mapping.evaluation mapping.expressions presets",
     "mapping.evaluation": "errors mapping.expressions",
     "mapping.expressions": "errors",
@@ -206,7 +207,7 @@ CONFINED = {
     "click": {"cli.commands", "cli.group", "cli.options", "cli.process"},
     "duckdb": {"audit", "query"},
     "fsspec": {"remote"},
-    "numba": {"compiled", "count_pass", "kernels.numba_scan", "segment_pass"},
+    "numba": {"compiled", "count_pass", "kernels.numba_scan", "ledger_pass", "segment_pass"},
     "rich": {
         "console",
         "terminal",
