@@ -37,27 +37,12 @@ class Keys:
 
 def number_keys(frame: pl.DataFrame, key_missing: Bools) -> Keys:
     """Return the keys of rows that stand by (trajectory_id, step, file, row)."""
-    rows = np.flatnonzero(~key_missing)
-    trajectory = _run_numbers(frame["trajectory_id"])[rows]
-    step = frame["step"].fill_null(0).to_numpy()[rows]
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (trajectory[1:] != trajectory[:-1]) | (step[1:] != step[:-1])
-    key = np.full(len(key_missing), NO_KEY, np.int64)
-    key[rows] = np.cumsum(is_first) - 1
-    firsts = np.flatnonzero(is_first)
-    return Keys(
-        key=key,
-        starts=rows[firsts],
-        counts=np.diff(firsts, append=len(rows)),
-        trajectory=trajectory[firsts],
-        step=step[firsts],
-    )
+    from vtaudit import ledger_pass
 
-
-def _run_numbers(column: pl.Series) -> Ints:
-    """Number the runs of equal values, null being a value of its own."""
+    column = frame["trajectory_id"]
     is_first = column.ne_missing(column.shift()).to_numpy()
-    return np.cumsum(is_first, dtype=np.int64)
+    step = frame["step"].fill_null(0).to_numpy()
+    return Keys(*ledger_pass.number_keys(is_first, step, key_missing))
 
 
 def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> Bools:
@@ -121,17 +106,17 @@ def combine_codes(*columns: NDArray[np.integer]) -> Ints:
 
     Rows mostly come in runs of one combination, so it is the runs that are sorted.
     """
+    from vtaudit.ledger_pass import find_runs, spread_runs
+
     rows = len(columns[0])
     if not rows:
         return np.zeros(0, np.int64)
-    is_first = np.ones(rows, np.bool_)
-    is_first[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    firsts = np.flatnonzero(is_first)
+    firsts = find_runs(columns)
     code = np.zeros(len(firsts), np.int64)
     for column in columns:
         code = code * (int(column.max()) + 1) + column[firsts]
         code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    return np.repeat(code, np.diff(firsts, append=rows))
+    return spread_runs(code, firsts, rows)
 
 
 def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
