@@ -32,10 +32,10 @@ IMPORTS = {
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels labels ledger ordering records segments",
     "appending.judging": (
-        "appending.joining appending.payloads canonical kernels ledger plan reasons segments "
-        "shard validation"
+        "appending.joining appending.payloads canonical columns kernels ledger plan reasons "
+        "segments shard validation"
     ),
-    "appending.learning": "appending.judging appending.lines ledger plan reasons segments shard",
+    "appending.learning": "appending.judging appending.lines columns ledger plan reasons segments",
     "appending.lines": "canonical errors labels store",
     "appending.loading": (
         "appending.judging appending.lines appending.reading joining labels ordering plan"
@@ -47,10 +47,12 @@ IMPORTS = {
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
-        "appending.committing appending.lines appending.taking config errors plan records storage"
+        "appending.committing appending.lines appending.taking config errors plan records "
+        "storage"
     ),
     "appending.reading": (
-        "appending.lines canonical config counts errors labels outputs plan reading reports units"
+        "appending.lines canonical config counts errors labels outputs plan reading reports "
+        "units"
     ),
     "appending.tables": "appending.counting appending.taking audit counts plan store",
     "appending.taking": "canonical errors records sources storage",
@@ -69,6 +71,7 @@ IMPORTS = {
     "cli.options": "config errors ranges",
     "cli.process": "cli.group cli.options config pipeline reports terminal",
     "clock": "",
+    "columns": "canonical plan",
     "compiled": "",
     "config": "errors ranges reasons schemas storage",
     "console": "",
@@ -82,7 +85,7 @@ IMPORTS = {
     ),
     "explanation.acceptance": "config reasons",
     "explanation.cut": "explanation.subject reasons",
-    "explanation.derivation": "plan reasons shard",
+    "explanation.derivation": "columns plan reasons shard",
     "explanation.evidence": "actions canonical explanation.subject plan reasons",
     "explanation.lookup": "errors explanation.subject plan query schemas",
     "explanation.report": "console explanation explanation.derivation explanation.ruling",
@@ -114,7 +117,8 @@ IMPORTS = {
     "kernels.backends": "errors",
     "kernels.batches": "kernels.targets kernels.transfers kernels.triton_scan",
     "kernels.dense": (
-        "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
+        "errors kernels.arguments kernels.backends kernels.packed kernels.stream "
+        "kernels.targets"
     ),
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
@@ -151,8 +155,8 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical counts kernels ledger pieces plan reasons records results shard "
-        "store units"
+        "audit canonical columns counts kernels labels ledger pieces plan reasons records "
+        "results shard store units"
     ),
     "pieces": "counts kernels",
     "pipeline": (
@@ -162,7 +166,8 @@ IMPORTS = {
     "places": "",
     "plain": "",
     "plan": (
-        "canonical carry config errors kernels mapping memory needs records scores sources storage"
+        "canonical carry config errors kernels mapping memory needs records scores sources "
+        "storage"
     ),
     "presets": "errors",
     "presets.aliases": "",
@@ -180,8 +185,8 @@ IMPORTS = {
     "segment_pass": "compiled reasons records",
     "segments": "reasons records segment_pass",
     "shard": (
-        "canonical clock joining kernels labels ledger ordering pieces plan reasons records "
-        "segments validation"
+        "canonical clock columns joining kernels labels ledger ordering pieces plan reasons "
+        "records segments validation"
     ),
     "shards": "errors labels",
     "sources": "errors ranges records storage",
@@ -199,7 +204,8 @@ IMPORTS = {
     "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs pieces plan shard units verification.comparison verification.replay"
+        "audit clock outputs pieces plan shard units verification.comparison "
+        "verification.replay"
     ),
     "verification.replay": "config errors places plan records shard storage store",
     "verification.report": "console verification.comparison",

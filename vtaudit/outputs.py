@@ -13,11 +13,13 @@ import pyarrow as pa
 
 from vtaudit import audit
 from vtaudit.canonical import CARRIED
+from vtaudit.columns import floats
 from vtaudit.counts import RUN, SCHEMA, SCOPES, count_padding, count_verdicts, merge_counts
 from vtaudit.kernels import VTrace
+from vtaudit.labels import decode_text
 from vtaudit.ledger import number_deliveries
 from vtaudit.pieces import Junction, count_once
-from vtaudit.plan import Plan
+from vtaudit.plan import Plan, lineage_columns
 from vtaudit.reasons import Warn
 from vtaudit.records import NOT_CUT, Verdicts
 from vtaudit.results import (
@@ -27,7 +29,7 @@ from vtaudit.results import (
     rejects_schema,
     targets_schema,
 )
-from vtaudit.shard import Received, Shard, floats, hand_on
+from vtaudit.shard import WITHHELD, Received, Shard
 from vtaudit.store import write_table
 from vtaudit.units import Chunk
 
@@ -99,6 +101,30 @@ def count_unit(plan: Plan, shard: Shard, received: Received) -> ShardResult:
     counts, seen = count_once(result.counts, keyed, scope_names(plan), received.after)
     junction = replace(hand_on(plan, shard, received.after), seen=seen)
     return replace(result, counts=counts, junction=junction)
+
+
+def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
+    """Return the first row of a judged piece, for the piece before it.
+
+    Args:
+        plan: of the run.
+        shard: the piece.
+        after: the first row of the piece after it.
+    """
+    if not len(shard.keys.starts):
+        return after or Junction(None)
+    first, rows = int(shard.keys.starts[0]), shard.segments.rows
+    names = ["trajectory_id", "step", "value", *lineage_columns(plan.shape)]
+    names = [name for name in names if name in shard.rows.columns]
+    carry = None if shard.carries is None else shard.carries[1]
+    is_accepted = bool(len(rows)) and int(rows[0]) == first and carry is not None
+    return Junction(
+        row=decode_text(shard.rows[first : first + 1].select(names)).row(0, named=True),
+        is_accepted=is_accepted,
+        gives_value=not int(shard.found.reasons[first]) & WITHHELD and "value" in names,
+        delta_sum=float(carry.delta_sum[0]) if is_accepted and carry is not None else 0.0,
+        trace_length=float(carry.trace_length[0]) if is_accepted and carry is not None else 0.0,
+    )
 
 
 def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.canonical import PAYLOAD, PRESENT
+from vtaudit.canonical import PAYLOAD
 from vtaudit.clock import Clock
+from vtaudit.columns import Floats, floats, gamma_of, log_ratio_of
 from vtaudit.joining import join_scores
 from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
-from vtaudit.labels import code_values, decode_text
+from vtaudit.labels import code_values
 from vtaudit.ledger import (
     Keys,
     combine_codes,
@@ -31,7 +32,6 @@ from vtaudit.segments import Stream, cut_segments
 from vtaudit.validation import judge_rows
 
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 # a row with one of these gives no value to the row before it
 WITHHELD = (
     Reason.KEY_MISSING.bit
@@ -164,30 +164,6 @@ def _carries(segments: Segments, received: Received) -> tuple[Carry, Carry]:
     return carry_into(followed, received.after), carry_into(np.zeros_like(followed), None)
 
 
-def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
-    """Return the first row of a judged piece, for the piece before it.
-
-    Args:
-        plan: of the run.
-        shard: the piece.
-        after: the first row of the piece after it.
-    """
-    if not len(shard.keys.starts):
-        return after or Junction(None)
-    first, rows = int(shard.keys.starts[0]), shard.segments.rows
-    names = ["trajectory_id", "step", "value", *lineage_columns(plan.shape)]
-    names = [name for name in names if name in shard.rows.columns]
-    carry = None if shard.carries is None else shard.carries[1]
-    is_accepted = bool(len(rows)) and int(rows[0]) == first and carry is not None
-    return Junction(
-        row=decode_text(shard.rows[first : first + 1].select(names)).row(0, named=True),
-        is_accepted=is_accepted,
-        gives_value=not int(shard.found.reasons[first]) & WITHHELD and "value" in names,
-        delta_sum=float(carry.delta_sum[0]) if is_accepted and carry is not None else 0.0,
-        trace_length=float(carry.trace_length[0]) if is_accepted and carry is not None else 0.0,
-    )
-
-
 def compute_targets(
     plan: Plan,
     shard: Shard,
@@ -303,33 +279,3 @@ def _look_outside(
     found = find_outside(rows, keys, follow(after, None), lineage)
     followed = np.isfinite(found) & after.is_accepted
     return replace(stream, followed=followed, step_outside=after.row["step"])
-
-
-def floats(rows: pl.DataFrame, name: str) -> Floats:
-    """Return a column with NaN for null, all NaN where it is not mapped."""
-    if name not in rows.columns:
-        return np.full(rows.height, np.nan)
-    column = rows[name]
-    return (column.fill_null(float("nan")) if column.null_count() else column).to_numpy()
-
-
-def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:
-    """Return gamma_t = gamma x discount_t of each row  # [N]."""
-    gamma = float(plan.settings.gamma or 0.0)
-    if "discount" not in rows.columns:
-        return np.full(rows.height, gamma)
-    discount = np.where(rows[PRESENT + "discount"], floats(rows, "discount"), 1.0)
-    return gamma * discount
-
-
-def log_ratio_of(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
-    """Return target - behavior log-prob, subtracted in float64 and rounded once, NaN for none."""
-    parts = []
-    for name in ("target_log_prob", "behavior_log_prob"):
-        log_prob = floats(rows, name)
-        if plan.shape.is_discrete:
-            rounded = (log_prob > 0) & (log_prob <= plan.settings.log_prob_tolerance)
-            log_prob = np.where(rounded, 0.0, log_prob)
-        parts.append(log_prob)
-    with np.errstate(invalid="ignore", over="ignore"):
-        return (parts[0] - parts[1]).astype(plan.settings.dtype)

@@ -17,6 +17,7 @@ from vtaudit.appending.joining import (
 )
 from vtaudit.appending.payloads import Words, hash_payload
 from vtaudit.canonical import PAYLOAD
+from vtaudit.columns import floats, gamma_of, log_ratio_of
 from vtaudit.kernels import Carry
 from vtaudit.ledger import Keys, find_conflicts, find_duplicates, number_keys, number_windows
 from vtaudit.plan import Plan
@@ -27,9 +28,6 @@ from vtaudit.shard import (
     Findings,
     Shard,
     compute_targets,
-    floats,
-    gamma_of,
-    log_ratio_of,
     note_not_finite,
 )
 from vtaudit.validation import judge_rows

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.lines import WINDOW, line_schema
+from vtaudit.columns import floats
 from vtaudit.ledger import NO_KEY, combine_codes
 from vtaudit.plan import Plan
 from vtaudit.reasons import BootstrapSource, Boundary, Reason
 from vtaudit.segments import BOUNDARY_CODE, SOURCE_CODE
-from vtaudit.shard import floats
 
 Bools = NDArray[np.bool_]
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from vtaudit.columns import floats
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
-from vtaudit.shard import Shard, floats
+from vtaudit.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
