@@ -199,14 +199,15 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
         UnreadableError: a value does not fit its type, as an unsigned id above 2^63 - 1.
     """
     rows = pl.int_range(start, start + height, dtype=pl.Int64, eager=True).alias("row")
-    columns = []
+    schema, columns = frame.schema, []
     for name, dtype in shape.dtypes.items():
-        if name in frame.columns:
-            columns.append(_cast(frame.schema[name], name, dtype))
-        else:
+        if name not in schema:
             columns.append(pl.lit(ABSENT.get(name), dtype=dtype).alias(name))
+        elif schema[name] != dtype:
+            columns.append(_cast(schema[name], name, dtype))
+    found = pl.DataFrame([rows, *(frame[name] for name in schema if name in shape.dtypes)])
     try:
-        return pl.DataFrame([rows, *frame.iter_columns()]).select("row", *columns)
+        return found.with_columns(columns).select("row", *shape.dtypes) if columns else found
     except pl.exceptions.InvalidOperationError as error:
         text = str(error).splitlines()[0]
         raise UnreadableError(f"a value does not fit its column: {text}") from None

@@ -16,8 +16,7 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     """Return a column with NaN for null, all NaN where it is not mapped."""
     if name not in rows.columns:
         return np.full(rows.height, np.nan)
-    column = rows[name]
-    return (column.fill_null(float("nan")) if column.null_count() else column).to_numpy()
+    return rows[name].to_numpy()
 
 
 def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:

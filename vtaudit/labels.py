@@ -86,13 +86,16 @@ def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
     """Return a number for each distinct value  # [N], and the values as text; null is the first."""
     null = pl.Series([None], dtype=pl.String)
     if isinstance(column.dtype, pl.Enum):
-        codes = column.to_physical().cast(pl.Int32).fill_null(-1).to_numpy() + 1
+        physical = column.to_physical()
+        if physical.null_count():
+            physical = physical.cast(pl.Int32).fill_null(-1)
+        codes = physical.to_numpy().astype(np.int32) + 1
         return codes, pl.concat([null, column.dtype.categories])
     # values mostly come in runs: it is the heads of the runs that are encoded
     is_head = column.ne_missing(column.shift()).to_numpy().copy()
     is_head[:1] = True
     heads = np.flatnonzero(is_head)
     coded = column[heads].rechunk().to_arrow().dictionary_encode()
-    codes = pl.Series(coded.indices).cast(pl.Int32).fill_null(-1).to_numpy() + 1
+    codes = np.asarray(coded.indices.fill_null(-1)) + np.int32(1)
     values = pl.Series(coded.dictionary).cast(pl.String)
     return np.repeat(codes, np.diff(heads, append=column.len())), pl.concat([null, values])

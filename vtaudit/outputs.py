@@ -129,6 +129,8 @@ def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
 
 def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:
     """Return what a chunk of the log leaves beside its received rows."""
+    if chunk.padding.is_empty():
+        return ShardResult(pl.DataFrame(schema=SCHEMA), has_discounts=chunk.has_discounts)
     padding = count_padding(chunk.padding.select(scope_names(plan)))
     return ShardResult(padding, has_discounts=chunk.has_discounts)
 
@@ -136,10 +138,11 @@ def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:
 def add_up(shards: Sequence[ShardResult]) -> ShardResult:
     """Return the sum of several results."""
     surplus = sum(shard.surplus for shard in shards)
+    counts = [shard.counts for shard in shards if shard.counts.height] or [shards[0].counts]
     unscored = [key for shard in shards for key in shard.unscored]
     unused = [key for shard in shards for key in shard.unused]
     return ShardResult(
-        counts=merge_counts(shard.counts for shard in shards),
+        counts=merge_counts(counts) if len(counts) > 1 else counts[0],
         surplus=surplus,
         unscored=tuple(unscored[:NAMED_KEYS]),
         unused=tuple(unused[:NAMED_KEYS]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,9 @@ def _manifest(
     outputs = sorted(
         path for path in work.rglob("*") if path.is_file() and not set(scratch) & set(path.parents)
     )
+    with ThreadPoolExecutor(plan.settings.threads) as pool:
+        fingerprints = list(pool.map(fingerprint_output, outputs))
+    names = [path.relative_to(work).as_posix() for path in outputs]
     return {
         "run_id": plan.run_id,
         "versions": versions(),
@@ -155,9 +159,7 @@ def _manifest(
         "layout": {"of": log.layout, "because": log.why},
         "inputs": [fingerprint_input(file) for file in plan.files],
         "scores": [fingerprint_input(file) for file in plan.scores],
-        "outputs": {
-            path.relative_to(work).as_posix(): fingerprint_output(path) for path in outputs
-        },
+        "outputs": dict(zip(names, fingerprints, strict=True)),
         "counts": summary,
         "notes": list(notes),
     }

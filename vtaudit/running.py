@@ -19,6 +19,9 @@ from vtaudit.shard import Received, judge_shard
 from vtaudit.store import sync
 from vtaudit.units import Log
 
+# so many results are added up at once, so that few wait in memory
+MANY_RESULTS = 32
+
 
 def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) -> list[ShardResult]:
     """Run the chunks, then the buckets, which wait for the rows of all chunks.
@@ -36,14 +39,19 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
         SettingsError: the log has discounts of its own and gamma was not given.
     """
     results: list[ShardResult] = []
-    total = len(log.chunks) + len(log.buckets)
+    total, done = len(log.chunks) + len(log.buckets), 0
     with ThreadPoolExecutor(1) as flusher, ThreadPoolExecutor(plan.settings.threads) as pool:
         runner = _Runner(plan, log, work, clock, flusher)
 
         def run_all(run: Callable[[Any], list[ShardResult]], tasks: Sequence[Any]) -> None:
+            nonlocal done
             for future in [pool.submit(run, task) for task in tasks]:
-                results.extend(future.result())
-                tell("computing shards", len(results), total)
+                found = future.result()
+                results.extend(found)
+                done += len(found)
+                tell("computing shards", done, total)
+                if len(results) >= MANY_RESULTS:
+                    results[:] = [add_up(results)]
             for kept in runner.kept:
                 kept.result()
 
@@ -92,7 +100,7 @@ class _Runner:
             edges = self.log.edges.get(number)
             received = Received(chunk.rows, None, edges, is_piece, after)
             judged, parts = self._run_shard(number, received)
-            result = replace(add_up([result, judged]), junction=judged.junction)
+            result = replace(add_up([judged, result]), junction=judged.junction)
             written += parts
         if self.log.spill.is_on_disk:
             self._keep(number, result, written)

@@ -20,6 +20,7 @@ from vtaudit.labels import code_dictionary, concat_coded
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
 SHARD_BYTES = 128 << 20
+CODED = pa.dictionary(pa.int32(), pa.large_string())
 
 
 def count_buckets(rows: int, decoded_bytes: int) -> int:
@@ -87,22 +88,29 @@ class Spill:
             return concat_coded(
                 [rows for _, rows in sorted(self._parts.items(), key=itemgetter(0))]
             )
-        return concat_coded([_load(path, bucket) for path in sorted(self.folder.iterdir())])
+        table = pa.concat_tables(_load(path, bucket) for path in sorted(self.folder.iterdir()))
+        table = table.unify_dictionaries().combine_chunks()
+        columns = [
+            code_dictionary(column, name)
+            if pa.types.is_dictionary(column.type)
+            else pl.Series(name, column)
+            for name, column in zip(table.column_names, table.columns, strict=True)
+        ]
+        return pl.DataFrame(columns)
 
     def _path(self, part: int) -> Path:
         return self.folder / f"{part:05d}.arrow"
 
 
-def _load(path: Path, bucket: int) -> pl.DataFrame:
+def _load(path: Path, bucket: int) -> pa.Table:
+    """Return one bucket of one part, the types of its dictionaries alike in all parts."""
     try:
         with pa.memory_map(str(path)) as source, ipc.open_file(source) as reader:
-            batch = pa.Table.from_batches([reader.get_batch(bucket)])
+            table = pa.Table.from_batches([reader.get_batch(bucket)])
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    columns = [
-        code_dictionary(column, name)
-        if pa.types.is_dictionary(column.type)
-        else pl.Series(name, column)
-        for name, column in zip(batch.column_names, batch.columns, strict=True)
+    fields = [
+        field.with_type(CODED) if pa.types.is_dictionary(field.type) else field
+        for field in table.schema
     ]
-    return pl.DataFrame(columns)
+    return table.cast(pa.schema(fields))
