@@ -29,7 +29,6 @@ CASES = ROOT.parent / "shared" / "cases" / "bad_inputs.json"
 LATER = {
     "fuzzed": "files are not decoded in a child process yet",
     "huge_row_group": "a row group of 3 GiB is too much for a test; no cap on memory yet",
-    "path_reused": "there is no --append yet: every run reads every file anew",
     "torch_pickle": "there is no --policy yet",
 }
 GOOD = make_table()
@@ -309,7 +308,8 @@ TABLE: dict[str, Case] = {
     for name, case in cases()
 }
 # these have a test of their own
-ALONE = {"overwrite_in_place", "unreadable"}
+# tested apart; a path that is used again in tests/test_append.py
+ALONE = {"overwrite_in_place", "path_reused", "unreadable"}
 
 
 @pytest.fixture(autouse=True)
