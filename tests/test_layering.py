@@ -47,12 +47,10 @@ IMPORTS = {
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
-        "appending.committing appending.lines appending.taking config errors plan records "
-        "storage"
+        "appending.committing appending.lines appending.taking config errors plan records storage"
     ),
     "appending.reading": (
-        "appending.lines canonical config counts errors labels outputs plan reading reports "
-        "units"
+        "appending.lines canonical config counts errors labels outputs plan reading reports units"
     ),
     "appending.tables": "appending.counting appending.taking audit counts plan store",
     "appending.taking": "canonical errors records sources storage",
@@ -117,8 +115,7 @@ IMPORTS = {
     "kernels.backends": "errors",
     "kernels.batches": "kernels.targets kernels.transfers kernels.triton_scan",
     "kernels.dense": (
-        "errors kernels.arguments kernels.backends kernels.packed kernels.stream "
-        "kernels.targets"
+        "errors kernels.arguments kernels.backends kernels.packed kernels.stream kernels.targets"
     ),
     "kernels.launches": "kernels.triton_rows kernels.triton_words",
     "kernels.numba_scan": "kernels.targets",
@@ -166,8 +163,7 @@ IMPORTS = {
     "places": "",
     "plain": "",
     "plan": (
-        "canonical carry config errors kernels mapping memory needs records scores sources "
-        "storage"
+        "canonical carry config errors kernels mapping memory needs records scores sources storage"
     ),
     "presets": "errors",
     "presets.aliases": "",
@@ -204,8 +200,7 @@ IMPORTS = {
     "verification.checks": "config errors laws places query store verification.comparison",
     "verification.comparison": "outputs reasons schemas",
     "verification.recompute": (
-        "audit clock outputs pieces plan shard units verification.comparison "
-        "verification.replay"
+        "audit clock outputs pieces plan shard units verification.comparison verification.replay"
     ),
     "verification.replay": "config errors places plan records shard storage store",
     "verification.report": "console verification.comparison",
