@@ -184,7 +184,7 @@ IMPORTS = {
         "canonical clock columns joining kernels labels ledger ordering pieces plan reasons "
         "records segments validation"
     ),
-    "shards": "errors labels",
+    "shards": "canonical errors labels",
     "sources": "errors ranges records storage",
     "storage": "errors remote",
     "store": "errors places ranges storage",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import zlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -14,8 +15,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.ipc as ipc
 
+from vtaudit.canonical import CARRIED
 from vtaudit.errors import InputError
-from vtaudit.labels import code_dictionary, concat_coded
+from vtaudit.labels import code_dictionary, code_text, concat_coded
 
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
@@ -63,6 +65,7 @@ class Spill:
                 self._parts[part] = rows
             return []
         bucket = bucket_of(rows["trajectory_id"], self.buckets).to_numpy()
+        rows = _spell_out(rows, self.buckets)
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
         table = rows[order].to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
@@ -88,18 +91,46 @@ class Spill:
             return concat_coded(
                 [rows for _, rows in sorted(self._parts.items(), key=itemgetter(0))]
             )
-        table = pa.concat_tables(_load(path, bucket) for path in sorted(self.folder.iterdir()))
-        table = table.unify_dictionaries().combine_chunks()
-        columns = [
-            code_dictionary(column, name)
-            if pa.types.is_dictionary(column.type)
-            else pl.Series(name, column)
-            for name, column in zip(table.column_names, table.columns, strict=True)
-        ]
+        tables = [_load(path, bucket) for path in sorted(self.folder.iterdir())]
+        spelled = {
+            field.name
+            for table in tables
+            for field in table.schema
+            if pa.types.is_large_string(field.type)
+        }
+        tables = [_decode(table, spelled) for table in tables]
+        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+        columns = []
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if pa.types.is_dictionary(column.type):
+                columns.append(code_dictionary(column, name))
+            elif name in spelled and not name.startswith(CARRIED):
+                columns.append(code_text(pl.Series(name, column)))
+            else:
+                columns.append(pl.Series(name, column))
         return pl.DataFrame(columns)
 
     def _path(self, part: int) -> Path:
         return self.folder / f"{part:05d}.arrow"
+
+
+def _spell_out(rows: pl.DataFrame, buckets: int) -> pl.DataFrame:
+    """Return the rows with those Enums as text whose words, read again with each of the buckets,
+    are more than the rows."""
+    many = [
+        name
+        for name, dtype in rows.schema.items()
+        if isinstance(dtype, pl.Enum) and len(dtype.categories) * buckets > rows.height
+    ]
+    return rows.with_columns(pl.col(many).cast(pl.String)) if many else rows
+
+
+def _decode(table: pa.Table, names: Collection[str]) -> pa.Table:
+    fields = [
+        field.with_type(pa.large_string()) if field.name in names else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
 
 
 def _load(path: Path, bucket: int) -> pa.Table:
