@@ -23,7 +23,7 @@ from vtaudit.query import ask, open_run
 from vtaudit.store import read_manifest
 from vtaudit.verification import verify
 
-KILLS = 25
+KILLS = 15
 SETTINGS = Settings(backend="reference", threads=1, append=True)
 OPERATIONS: list[tuple[Any, str]] = [
     (os, "fsync"),

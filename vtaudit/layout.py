@@ -149,6 +149,34 @@ def _settle(runs: pl.DataFrame, size: int, *, stitched: bool) -> Runs:
     by_step = runs.sort("trajectory_id", "low", "run")
     order = by_step["run"].to_numpy()
     groups = _group(by_step)
+    torn, leads_to_torn, chains = _tell_contested(by_step, groups, size, stitched=stitched)
+    is_moved = np.empty(len(order), np.bool_)
+    is_moved[order] = torn[groups.number] | leads_to_torn
+    leads = np.flatnonzero(groups.follows[:-1] & ~torn[1:])
+    edges = by_step[groups.firsts[leads + 1]].with_columns(
+        pl.Series("run", order[groups.firsts[leads]])
+    )
+    lineage = [name for name in LINEAGE if name in runs.columns]
+    return Runs(
+        file=runs["file"].cast(pl.Int64).to_numpy(),
+        start=runs["start"].to_numpy(),
+        is_moved=is_moved,
+        edges=edges.filter(pl.col("value").is_finite()).select(
+            "run", "trajectory_id", "value", *lineage, step="low"
+        ),
+        trajectory_id=runs["trajectory_id"],
+        height=runs["height"].to_numpy(),
+        chains=chains,
+    )
+
+
+def _tell_contested(
+    by_step: pl.DataFrame, groups: _Groups, size: int, *, stitched: bool
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], list[list[int]]]:
+    """Return which groups are contested  # [G + 1], which runs one of them follows  # [R], chains.
+
+    A long window is a chain unless its runs overlap others or a contested group follows one.
+    """
     window = ["trajectory_id"] if stitched else ["trajectory_id", "unroll_id"]
     overlaps = np.bincount(groups.number, minlength=1)[groups.number] > 1
     of_window = by_step.with_columns(pl.Series("overlaps", overlaps)).select(
@@ -169,27 +197,10 @@ def _settle(runs: pl.DataFrame, size: int, *, stitched: bool) -> Runs:
         if not len(broken):
             break
         is_long &= ~np.isin(number, broken)
-    is_moved = np.empty(len(order), np.bool_)
-    is_moved[order] = torn[groups.number] | leads_to_torn
-    leads = np.flatnonzero(groups.follows[:-1] & ~torn[1:])
-    edges = by_step[groups.firsts[leads + 1]].with_columns(
-        pl.Series("run", order[groups.firsts[leads]])
-    )
-    lineage = [name for name in LINEAGE if name in runs.columns]
     chains: dict[int, list[int]] = {}
     for place in np.flatnonzero(is_long):
-        chains.setdefault(int(number[place]), []).append(int(order[place]))
-    return Runs(
-        file=runs["file"].cast(pl.Int64).to_numpy(),
-        start=runs["start"].to_numpy(),
-        is_moved=is_moved,
-        edges=edges.filter(pl.col("value").is_finite()).select(
-            "run", "trajectory_id", "value", *lineage, step="low"
-        ),
-        trajectory_id=runs["trajectory_id"],
-        height=runs["height"].to_numpy(),
-        chains=list(chains.values()),
-    )
+        chains.setdefault(int(number[place]), []).append(int(by_step["run"][int(place)]))
+    return torn, leads_to_torn, list(chains.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,16 +57,20 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
 
         try:
             run_all(runner.run_chunks, log.tasks)
-            if log.plan.settings.gamma is None and any(each.has_discounts for each in results):
-                raise SettingsError(
-                    "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
-                    "--gamma 1 if they are full discounts"
-                )
+            _check_discounts(log, results)
             run_all(runner.run_bucket, log.buckets)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
     return results
+
+
+def _check_discounts(log: Log, results: Sequence[ShardResult]) -> None:
+    if log.plan.settings.gamma is None and any(each.has_discounts for each in results):
+        raise SettingsError(
+            "gamma: the log has discounts other than 0 and 1, so gamma must be given; say "
+            "--gamma 1 if they are full discounts"
+        )
 
 
 @dataclass(frozen=True, slots=True)
