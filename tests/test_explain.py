@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commands import ROOT, SAMPLE_LOGS, invoke
+from commands import ROOT, SAMPLE_LOGS, invoke, make_table, write_files
 from logs import Cells, make_row, make_stream, write_rows
 from test_validation import ACCEPTED, ACCEPTED_LISTS, CASES, MASKED, SAMPLED, Case
 from vtaudit import Settings, audit, process
@@ -541,3 +541,13 @@ def test_row_of_a_file_with_a_damaged_page_is_unknown(tmp_path: Path) -> None:
         assert "b.parquet: unreadable, so its rows are unknown: " in result.stderr
     assert explain(tmp_path / "run", row=("t", 0)).verdict == "accepted"
     assert invoke("verify", tmp_path / "run").exit_code == 0
+
+
+def test_row_of_a_log_without_rows_is_refused(tmp_path: Path) -> None:
+    logs = write_files(tmp_path / "logs", {"a.parquet": make_table().slice(0, 0)})
+    assert invoke("process", logs, "--out", tmp_path / "run", "--quiet").exit_code == 0
+    result = invoke("explain", tmp_path / "run", "--row", "t", "0")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "vtaudit: --row t: no such trajectory in the log\n",
+    )

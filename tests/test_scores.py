@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from commands import invoke, make_table, write_files
 from logs import Cells, make_row, make_stream, run, write_rows
 from vtaudit.errors import InputError, SchemaError
 
@@ -229,3 +231,15 @@ def test_scores_are_joined_when_the_log_is_spread_over_shards(
     assert parts.warnings == {"score_missing": 2, "score_surplus": 8}
     assert (parts.targets, parts.rejects) == (whole.targets, whole.rejects)
     assert parts.result.audit == whole.result.audit
+
+
+def test_scores_without_a_row_leave_every_row_without_a_score(tmp_path: Path) -> None:
+    rows = make_table()
+    logs = write_files(tmp_path / "logs", {"a.parquet": rows})
+    none = rows.select(["trajectory_id", "step", "value"]).slice(0, 0)
+    scores = write_files(tmp_path / "scores", {"s.parquet": none})
+    result = invoke("process", logs, "--out", tmp_path / "run", "--scores", scores, "--json")
+    assert result.exit_code == 0, result.stderr
+    summary = json.loads(result.stdout)["summary"]
+    assert summary["received"] == rows.num_rows
+    assert summary["rejected_any_value_not_finite"] == rows.num_rows

@@ -24,6 +24,9 @@ def spill_scores(plan: Plan, spill: Spill) -> int:
         SchemaError: a key is null or does not fit its type.
     """
     numbers = itertools.count()
+    if plan.scores:  # so that there is a part, whatever the files hold
+        empty = pl.DataFrame(schema=_score_types(plan))
+        spill.add(next(numbers), _check_scores(plan, plan.scores[0], empty))
     for file in plan.scores:
         for batch in read_batches(file, list(_score_types(plan))):
             columns = [read_column(batch.column(name), (), name) for name in _score_types(plan)]

@@ -116,6 +116,8 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
     places = [place for place, file in enumerate(plan.files) if file.error is None]
     with ThreadPoolExecutor(plan.settings.threads) as pool:
         found = [frame for frames in pool.map(read, places) for frame in frames]
+    if not found and places:
+        found = [_read_range(plan, Range(places[0], 0, 0))]
     rows = concat_coded(found)
     if "valid" in rows.columns:
         rows = rows.filter(pl.col("valid").ne_missing(0))
