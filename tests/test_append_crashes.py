@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import multiprocessing
-import os
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import polars as pl
-import pyarrow.parquet as pq
 import pytest
 
+import disk
+from disk import FailingOnce
 from logs import make_row, make_stream, write_rows
-from vtaudit import InputError, Settings, audit, process, shards
+from vtaudit import InputError, Settings, audit, process
 from vtaudit.query import ask, open_run
 from vtaudit.store import read_manifest
 from vtaudit.verification import verify
 
 KILLS = 15
 SETTINGS = Settings(backend="reference", threads=1, append=True)
-OPERATIONS: list[tuple[Any, str]] = [
-    (os, "fsync"),
-    (Path, "rename"),
-    (Path, "write_text"),
-    (Path, "mkdir"),
-    (pq, "write_table"),
-    (shards.pl.DataFrame, "write_ipc"),
-    (shutil, "rmtree"),
-]
+OPERATIONS = [*disk.OPERATIONS, (shutil, "rmtree")]
 
 
 def append(logs: Path, store: Path) -> None:
@@ -73,25 +62,6 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-class FailingOnce:
-    """Makes the k-th of some operations of the system fail as a full disk does."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
-        self.fails = fails
-        self.done = 0
-        for owner, name in OPERATIONS:
-            monkeypatch.setattr(owner, name, self.wrap(getattr(owner, name)))
-
-    def wrap(self, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def fail_or_do(*arguments: Any, **options: Any) -> Any:
-            self.done += 1
-            if self.done == self.fails:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return operation(*arguments, **options)
-
-        return fail_or_do
-
-
 # a new store meets the same operations, so of those only every fifth fails
 @pytest.mark.parametrize(("begin", "stride"), [("first", 1), (None, 5)])
 def test_store_is_old_or_new_when_any_operation_fails(
@@ -107,7 +77,7 @@ def test_store_is_old_or_new_when_any_operation_fails(
             shutil.copytree(home / begin, store)
         failure = None
         with monkeypatch.context() as patch:
-            disk = FailingOnce(patch, fails)
+            disk = FailingOnce(patch, fails, OPERATIONS)
             try:
                 append(home / "logs", store)
             except (InputError, OSError) as error:

@@ -27,7 +27,7 @@ IMPORTS = {
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts ledger outputs plan reasons records"
+        "appending.judging appending.learning counts outputs plan reasons records"
     ),
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels labels ledger ordering records segments",

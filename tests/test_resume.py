@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import multiprocessing
-import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from commands import SAMPLE_LOGS, invoke, make_table, write_files
+from disk import FailingOnce
 from vtaudit import InputError, Settings, SettingsError, process, shards
 from vtaudit.store import read_manifest
 
@@ -78,33 +75,6 @@ def test_run_is_whole_or_resumable_when_killed_at_any_moment(
     process(SAMPLE_LOGS, folder / f"run-{finished}", RESUME)
     assert read_bytes(folder / f"run-{finished}") == undisturbed
     assert hidden(folder) == []
-
-
-class FailingOnce:
-    """Makes the k-th of some operations of the system fail as a full disk does."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: int) -> None:
-        self.fails = fails
-        self.done = 0
-        places: list[tuple[Any, str]] = [
-            (os, "fsync"),
-            (Path, "rename"),
-            (Path, "write_text"),
-            (Path, "mkdir"),
-            (pq, "write_table"),
-            (shards.pl.DataFrame, "write_ipc"),
-        ]
-        for owner, name in places:
-            monkeypatch.setattr(owner, name, self.wrap(getattr(owner, name)))
-
-    def wrap(self, operation: Callable[..., Any]) -> Callable[..., Any]:
-        def fail_or_do(*arguments: Any, **options: Any) -> Any:
-            self.done += 1
-            if self.done == self.fails:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return operation(*arguments, **options)
-
-        return fail_or_do
 
 
 def test_run_is_whole_or_resumable_when_any_operation_fails(

@@ -191,14 +191,14 @@ def test_second_process_is_refused_while_the_first_one_works(logs: Path, tmp_pat
 def test_lock_is_on_the_workspace_that_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    claim = store_module._claim
+    claim = store_module.claim
 
     def publish_first(lock: int, out: Path) -> None:
         # the other process is done between this one's open and its lock
         (tmp_path / ".run.vtaudit").rename(tmp_path / "other")
         claim(lock, out)
 
-    monkeypatch.setattr(store_module, "_claim", publish_first)
+    monkeypatch.setattr(store_module, "claim", publish_first)
     with pytest.raises(SettingsError), open_workspace(tmp_path / "run", overwrite=False):
         pass
 

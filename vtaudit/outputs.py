@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from vtaudit import audit
 from vtaudit.canonical import CARRIED
@@ -62,19 +63,23 @@ def scope_names(plan: Plan) -> list[str]:
     return ["source_file", *(name for name in SCOPES if name in plan.shape.dtypes)]
 
 
-def count_shard(plan: Plan, shard: Shard) -> ShardResult:
-    """Return the counts of a judged shard."""
-    is_accepted = shard.found.reasons == 0
-    verdicts = Verdicts(
+def gather_verdicts(shard: Shard, is_cut: NDArray[np.bool_]) -> Verdicts:
+    """Return what became of the rows of a shard; `is_cut` says which have a boundary  # [N]."""
+    return Verdicts(
         reasons=shard.found.reasons,
         warnings=shard.found.warnings,
-        boundary=np.where(is_accepted, shard.segments.boundary, NOT_CUT),
-        source=np.where(is_accepted, shard.segments.source, NOT_CUT),
+        boundary=np.where(is_cut, shard.segments.boundary, NOT_CUT),
+        source=np.where(is_cut, shard.segments.source, NOT_CUT),
         log_ratio=shard.log_ratio,
         key=shard.keys.key,
         window=shard.window,
         delivery=number_deliveries(shard.keys, shard.window, shard.rows["file"].to_numpy()),
     )
+
+
+def count_shard(plan: Plan, shard: Shard) -> ShardResult:
+    """Return the counts of a judged shard."""
+    verdicts = gather_verdicts(shard, shard.found.reasons == 0)
     counts = count_verdicts(
         verdicts,
         shard.rows.select(scope_names(plan)),

@@ -126,7 +126,10 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{out}: cannot be made: {error.strerror}") from None
     try:
-        _claim(lock, out)
+        claim(
+            lock,
+            f"{out}: another vtaudit process is writing it; wait for it, or name another --out",
+        )
         if not work.exists() or os.fstat(lock).st_ino != work.stat().st_ino:
             raise SettingsError(f"{out}: another vtaudit process has just written it; look there")
         _put_back(out)
@@ -148,13 +151,16 @@ def open_workspace(out: Path, *, overwrite: bool) -> Iterator[Path]:
         os.close(lock)
 
 
-def _claim(lock: int, out: Path) -> None:
+def claim(lock: int, busy: str) -> None:
+    """Lock an open directory for this process.
+
+    Raises:
+        SettingsError: another process has it; the message is `busy`.
+    """
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        raise SettingsError(
-            f"{out}: another vtaudit process is writing it; wait for it, or name another --out"
-        ) from None
+        raise SettingsError(busy) from None
 
 
 def clear(folder: Path, but: Sequence[str] = ()) -> None:

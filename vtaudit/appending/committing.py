@@ -18,7 +18,6 @@ Readers take the manifest's word and see the old store until then. Writers hold 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -30,7 +29,7 @@ from typing import Any
 
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.places import BATCH, STATE, STORE_FORMAT, is_store, numbered
-from vtaudit.store import MANIFEST, read_manifest, replace_text, sync
+from vtaudit.store import MANIFEST, claim, read_manifest, replace_text, sync
 
 WORK = ".batch"
 AUDIT = "audit"
@@ -81,7 +80,7 @@ def open_store(path: Path) -> Iterator[Store]:
     except OSError as error:
         raise InputError(f"{path}: cannot be made: {error.strerror}") from None
     try:
-        _claim(lock, path)
+        claim(lock, f"{path}: another vtaudit process is adding to it; wait for it")
         _check_place(path)
         try:
             _recover(path)
@@ -95,15 +94,6 @@ def open_store(path: Path) -> Iterator[Store]:
         raise InputError(f"{path}: {error}") from None
     finally:
         os.close(lock)
-
-
-def _claim(lock: int, path: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise SettingsError(
-            f"{path}: another vtaudit process is adding to it; wait for it"
-        ) from None
 
 
 def _check_place(path: Path) -> None:

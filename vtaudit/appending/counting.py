@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.learning import Learned
 from vtaudit.counts import RUN, SCHEMA, count_verdicts, merge_counts
-from vtaudit.ledger import number_deliveries
-from vtaudit.outputs import scope_names
+from vtaudit.outputs import gather_verdicts, scope_names
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
 from vtaudit.records import NOT_CUT, Verdicts
@@ -30,7 +29,7 @@ BY_VERDICT = np.uint64(Warn.BOOTSTRAP_ZERO.bit)
 
 def count_bucket(plan: Plan, bucket: Bucket, judged: Judged, learned: Learned) -> pl.DataFrame:
     """Return what the batch adds to the counts, by the batch that received the rows."""
-    verdicts = _verdicts(bucket, judged)
+    verdicts = gather_verdicts(judged.shard, (judged.shard.found.reasons == 0) & ~judged.pending)
     brought = bucket.rows["batch"].to_numpy()
     parts = []
     for batch in np.unique(brought):
@@ -46,21 +45,6 @@ def count_bucket(plan: Plan, bucket: Bucket, judged: Judged, learned: Learned) -
     ]
     frame = pl.DataFrame(extra, schema=SCHEMA, orient="row")
     return merge_batches([*parts, _of_batch(frame, bucket.batch, is_new=True)])
-
-
-def _verdicts(bucket: Bucket, judged: Judged) -> Verdicts:
-    shard = judged.shard
-    is_cut = (shard.found.reasons == 0) & ~judged.pending
-    return Verdicts(
-        reasons=shard.found.reasons,
-        warnings=shard.found.warnings,
-        boundary=np.where(is_cut, shard.segments.boundary, NOT_CUT),
-        source=np.where(is_cut, shard.segments.source, NOT_CUT),
-        log_ratio=shard.log_ratio,
-        key=shard.keys.key,
-        window=shard.window,
-        delivery=number_deliveries(shard.keys, shard.window, bucket.rows["file"].to_numpy()),
-    )
 
 
 def _count(plan: Plan, bucket: Bucket, verdicts: Verdicts, rows: NDArray[np.bool_]) -> pl.DataFrame:
