@@ -30,12 +30,14 @@ IMPORTS = {
         "appending.judging appending.learning counts outputs plan reasons records"
     ),
     "appending.forgetting": "appending.lines errors ranges",
-    "appending.joining": "canonical kernels labels ledger ordering records segments",
+    "appending.joining": "canonical kernels ledger ordering records segments stretches",
     "appending.judging": (
         "appending.joining appending.payloads canonical columns kernels ledger plan reasons "
         "segments shard validation"
     ),
-    "appending.learning": "appending.judging appending.lines columns ledger plan reasons segments",
+    "appending.learning": (
+        "appending.judging appending.lines columns ledger plan reasons segments stretches"
+    ),
     "appending.lines": "canonical errors labels store",
     "appending.loading": (
         "appending.judging appending.lines appending.reading joining labels ordering plan"
@@ -74,7 +76,7 @@ IMPORTS = {
     "config": "errors ranges reasons schemas storage",
     "console": "",
     "count_pass": "compiled",
-    "counts": "count_pass labels reasons records",
+    "counts": "count_pass labels reasons records stretches",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
@@ -141,7 +143,7 @@ IMPORTS = {
     "labels": "errors",
     "laws": "errors reasons",
     "layout": "canonical labels plan reading records",
-    "ledger": "labels ledger_pass",
+    "ledger": "labels ledger_pass stretches",
     "ledger_pass": "compiled",
     "list_pass": "compiled lists",
     "lists": "",
@@ -181,13 +183,14 @@ IMPORTS = {
     "segment_pass": "compiled reasons records",
     "segments": "reasons records segment_pass",
     "shard": (
-        "canonical clock columns joining kernels labels ledger ordering pieces plan reasons "
-        "records segments validation"
+        "canonical clock columns joining kernels ledger ordering pieces plan reasons records "
+        "segments stretches validation"
     ),
     "shards": "canonical errors labels",
     "sources": "errors ranges records storage",
     "storage": "errors remote",
     "store": "errors places ranges storage",
+    "stretches": "labels",
     "terminal": "console plain presets reasons reports",
     "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",

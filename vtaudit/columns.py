@@ -16,7 +16,8 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     """Return a column with NaN for null, all NaN where it is not mapped."""
     if name not in rows.columns:
         return np.full(rows.height, np.nan)
-    return rows[name].to_numpy()
+    # filled first: what converts nulls one by one takes twice the time
+    return rows[name].fill_null(float("nan")).to_numpy()
 
 
 def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:
@@ -33,7 +34,7 @@ def log_ratio_of(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):
         log_prob = floats(rows, name)
-        if plan.shape.is_discrete:
+        if plan.shape.is_discrete and (log_prob > 0).any():
             rounded = (log_prob > 0) & (log_prob <= plan.settings.log_prob_tolerance)
             log_prob = np.where(rounded, 0.0, log_prob)
         parts.append(log_prob)

@@ -62,19 +62,28 @@ def number_states(columns: Columns) -> tuple[Ints, Ints]:
         slots *= GROWTH
 
 
-def count_pairs(group: Ints, state: Ints, groups: int, states: int) -> Ints:
-    """Return how many rows each group has of each state  # [G x S]."""
+def count_pairs(group: Ints, firsts: Ints, state: Ints, groups: int, states: int) -> Ints:
+    """Return how many rows each group has of each state  # [G x S].
+
+    Args:
+        group: of each stretch  # [R]
+        firsts: the first row of each stretch  # [R]
+        state: of each row  # [N]
+        groups: how many there may be.
+        states: how many there may be.
+    """
     counts = np.zeros(groups * states, np.int64)
-    _compile_pairs()(lay_out(group, "int32"), lay_out(state, "int32"), states, counts)
+    stretches = (lay_out(group, "int32"), lay_out(firsts, "int64"))
+    _compile_pairs()(*stretches, lay_out(state, "int32"), states, counts)
     return counts
 
 
 def count_distinct(group: Ints, number: Ints, groups: int, size: int) -> Ints:
-    """Return how many distinct numbers, but -1, the rows of each group have  # [G].
+    """Return how many distinct numbers, but -1, each group has  # [G].
 
     Args:
-        group: of each row  # [N]
-        number: of each row, below `size`  # [N]
+        group: of each row or stretch  # [N]
+        number: of each of them, below `size`  # [N]
         groups: how many there may be.
         size: how many numbers there may be.
     """
@@ -87,15 +96,6 @@ def count_distinct(group: Ints, number: Ints, groups: int, size: int) -> Ints:
     return counts
 
 
-def keep_retried(delivery: Ints, reasons: Ints, duplicate: int) -> Ints:
-    """Return the delivery of rows whose delivery has nothing but duplicates, else -1  # [N]."""
-    is_fresh = np.zeros(int(delivery.max(initial=-1)) + 1, np.bool_)
-    retried = np.empty(len(delivery), np.int64)
-    arguments = (lay_out(delivery, "int64"), lay_out(reasons, "uint64"))
-    _compile_retried()(*arguments, duplicate, is_fresh, retried)
-    return retried
-
-
 @functools.cache
 def _compile_states() -> Callable[..., int]:
     columns = types.NamedTuple([array_of(dtype) for dtype in COLUMN_DTYPES], Columns)
@@ -106,7 +106,7 @@ def _compile_states() -> Callable[..., int]:
 
 @functools.cache
 def _compile_pairs() -> Callable[..., None]:
-    numbers = (array_of("int32"), array_of("int32"))
+    numbers = (array_of("int32"), array_of("int64"), array_of("int32"))
     return compile_pass(_count_pairs, types.void(*numbers, types.int64, _result("int64")))
 
 
@@ -115,13 +115,6 @@ def _compile_distinct() -> Callable[..., int]:
     results = (_result("int32"), _result("int64"), _result("int64"))
     signature = types.int64(array_of("int32"), array_of("int64"), *results)
     return compile_pass(_count_distinct, signature)
-
-
-@functools.cache
-def _compile_retried() -> Callable[..., None]:
-    columns = (array_of("int64"), array_of("uint64"))
-    signature = types.void(*columns, types.uint64, _result("bool"), _result("int64"))
-    return compile_pass(_keep_retried, signature)
 
 
 def _result(dtype: str) -> types.Array:
@@ -180,9 +173,12 @@ def _find_slot(columns: Any, table: Any, row: int, code: int) -> Any:
     return slot
 
 
-def _count_pairs(group: Any, state: Any, states: int, counts: Any) -> None:
-    for row in range(len(group)):
-        counts[np.int64(group[row]) * states + state[row]] += 1
+def _count_pairs(group: Any, firsts: Any, state: Any, states: int, counts: Any) -> None:
+    for each in range(len(firsts)):
+        stop = firsts[each + 1] if each + 1 < len(firsts) else len(state)
+        first = np.int64(group[each]) * states
+        for row in range(firsts[each], stop):
+            counts[first + state[row]] += 1
 
 
 def _count_distinct(group: Any, number: Any, first: Any, counts: Any, others: Any) -> int:
@@ -202,12 +198,3 @@ def _count_distinct(group: Any, number: Any, first: Any, counts: Any, others: An
             others[found] = np.int64(where) * size + each
             found += 1
     return found
-
-
-def _keep_retried(delivery: Any, reasons: Any, duplicate: int, is_fresh: Any, retried: Any) -> None:
-    for row in range(len(delivery)):
-        if delivery[row] >= 0 and not reasons[row] & duplicate:
-            is_fresh[delivery[row]] = True
-    for row in range(len(delivery)):
-        is_retried = delivery[row] >= 0 and not is_fresh[delivery[row]]
-        retried[row] = delivery[row] if is_retried else -1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from vtaudit.labels import number_values
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import Verdicts
+from vtaudit.stretches import find_stretches, lengths_of
 
 RUN = "run"
 SCOPES = ("source_file", "policy_version", "actor_id", "env_version")
@@ -23,9 +25,10 @@ SCHEMA = {
     "count": pl.Int64,
 }
 Ints = NDArray[np.integer]
-# the number of each row's group, and the groups as text
+# the number of each stretch's group, and the groups as text
 Groups = tuple[Ints, pl.Series]
-DISTINCT = {"unique": "key", "windows": "window", "deliveries": "delivery"}
+# from the group of each stretch, and how many groups there may be: a count for each group
+Tally = Callable[[Ints, int], Ints]
 # a table of groups and states has at most so many places for each row; larger ones are sorted
 MAX_PLACES_PER_ROW = 4
 
@@ -44,20 +47,19 @@ def count_verdicts(
         thresholds: clip by kind.
         targets: whether accepted rows have targets, so that clips and bootstraps count.
     """
-    from vtaudit.count_pass import count_distinct
-
     state, states = _number_states(verdicts, thresholds)
     tests = _row_tests(states, thresholds, targets=targets)
     truth = np.stack([test for _, _, test in tests], axis=1).astype(np.int64)
-    things = _find_things(verdicts, states["reasons"])
-    groups: dict[str, Groups] = {RUN: (np.zeros(len(state), np.int32), pl.Series([RUN]))}
-    groups |= {name: number_values(scopes[name]) for name in scopes.columns}
+    labels = [scopes[name] for name in scopes.columns]
+    firsts = find_stretches([verdicts.window, verdicts.delivery, *labels])
+    heads = scopes[firsts]
+    groups: dict[str, Groups] = {RUN: (np.zeros(len(firsts), np.int32), pl.Series([RUN]))}
+    groups |= {name: number_values(heads[name]) for name in heads.columns}
+    things = _find_things(verdicts, firsts, states["reasons"])
     scope, values, label, counts = [], [], [], []
     for name, (group, texts) in groups.items():
-        place, found = _count_rows(group, state, truth, len(texts))
-        distinct = [
-            count_distinct(group, each, len(texts), size)[place] for each, size in things.values()
-        ]
+        place, found = _count_rows(group, firsts, state, truth, len(texts))
+        distinct = [each(group, len(texts))[place] for each in things.values()]
         found = np.concatenate((found, np.stack(distinct, axis=1)), axis=1)
         which, column = np.nonzero(found)
         scope.append(pl.repeat(name, len(which), dtype=pl.String, eager=True))
@@ -111,48 +113,76 @@ def _number_states(
     }
 
 
-def _count_rows(group: Ints, state: Ints, truth: Ints, groups: int) -> tuple[Ints, Ints]:
+def _count_rows(
+    group: Ints, firsts: Ints, state: Ints, truth: Ints, groups: int
+) -> tuple[Ints, Ints]:
     """Return the groups that have rows  # [G], and how many of their rows pass each test  # [G, T].
 
     Args:
-        group: of each row  # [N]
+        group: of each stretch  # [R]
+        firsts: the first row of each stretch  # [R]
         state: of each row  # [N]
         truth: whether a row of a state passes a test, 0 or 1  # [S, T]
         groups: how many there may be.
     """
     states = max(len(truth), 1)
-    number, rows = _tally(group, state, groups, states)
+    number, rows = _tally(group, firsts, state, groups, states)
     group = number // states
-    firsts = np.flatnonzero(np.diff(group, prepend=-1))
+    heads = np.flatnonzero(np.diff(group, prepend=-1))
     passed = truth[number % states] * rows[:, None]
-    counts = np.add.reduceat(passed, firsts) if len(firsts) else passed
-    return group[firsts], counts
+    counts = np.add.reduceat(passed, heads) if len(heads) else passed
+    return group[heads], counts
 
 
-def _tally(group: Ints, state: Ints, groups: int, states: int) -> tuple[Ints, Ints]:
+def _tally(group: Ints, firsts: Ints, state: Ints, groups: int, states: int) -> tuple[Ints, Ints]:
     """Return the numbers group x states + state that occur, ascending, and how often."""
     from vtaudit.count_pass import count_pairs
 
-    if groups * states > MAX_PLACES_PER_ROW * len(group):
-        return np.unique(group.astype(np.int64) * states + state, return_counts=True)
-    rows = count_pairs(group, state, groups, states)
+    if groups * states > MAX_PLACES_PER_ROW * len(state):
+        group = np.repeat(group.astype(np.int64), lengths_of(firsts, len(state)))
+        return np.unique(group * states + state, return_counts=True)
+    rows = count_pairs(group, firsts, state, groups, states)
     found = np.flatnonzero(rows)
     return found, rows[found]
 
 
-def _find_things(verdicts: Verdicts, reasons: Ints) -> dict[str, tuple[Ints, int]]:
-    """Return the numbers  # [N] of what is counted by distinct ones, -1 for none, and their bound.
+def _find_things(verdicts: Verdicts, firsts: Ints, reasons: Ints) -> dict[str, Tally]:
+    """Return how to count what is counted by distinct ones.
 
-    `reasons` are those that occur: without duplicates no delivery has nothing else.
+    Args:
+        verdicts: of N rows.
+        firsts: the first row of each stretch of one window, delivery and scopes.
+        reasons: those that occur: without duplicates no delivery has nothing else.
     """
-    from vtaudit.count_pass import keep_retried
-
-    things = {name: getattr(verdicts, column) for name, column in DISTINCT.items()}
-    retried: Ints = np.full(len(verdicts.delivery), -1, np.int64)
+    window, delivery = verdicts.window[firsts], verdicts.delivery[firsts]
+    retried = np.full_like(delivery, -1)
     if (reasons & np.uint64(Reason.DUPLICATE.bit)).any():
-        retried = keep_retried(verdicts.delivery, verdicts.reasons, Reason.DUPLICATE.bit)
-    things["deliveries_duplicate"] = retried
-    return {name: (each, int(each.max(initial=-1)) + 1) for name, each in things.items()}
+        is_fresh = (verdicts.reasons & np.uint64(Reason.DUPLICATE.bit)) == 0
+        has_fresh = np.zeros(int(delivery.max()) + 1, np.bool_)
+        has_fresh[verdicts.delivery[is_fresh & (verdicts.delivery >= 0)]] = True
+        retried = np.where(has_fresh[delivery], -1, delivery)
+    return {
+        "unique": partial(_count_keys, verdicts.key, firsts),
+        "windows": partial(_count_numbers, window),
+        "deliveries": partial(_count_numbers, delivery),
+        "deliveries_duplicate": partial(_count_numbers, retried),
+    }
+
+
+def _count_numbers(number: Ints, group: Ints, groups: int) -> Ints:
+    from vtaudit.count_pass import count_distinct
+
+    return count_distinct(group, number, groups, int(number.max(initial=-1)) + 1)
+
+
+def _count_keys(key: Ints, firsts: Ints, group: Ints, groups: int) -> Ints:
+    """Return how many keys the stretches of each group have; most keys have one row."""
+    has_key = key >= 0
+    keyed = key if has_key.all() else key[has_key]
+    if (keyed[1:] > keyed[:-1]).all():
+        rows = np.add.reduceat(has_key, firsts, dtype=np.int64) if len(firsts) else firsts
+        return np.bincount(group, rows, minlength=groups).astype(np.int64)
+    return _count_numbers(key, np.repeat(group, lengths_of(firsts, len(key))), groups)
 
 
 def count_padding(rows: pl.DataFrame) -> pl.DataFrame:

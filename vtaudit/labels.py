@@ -35,12 +35,13 @@ def code_dictionary(column: pa.ChunkedArray, name: str) -> pl.Series:
         raise UnreadableError(f"column {name}: {error}") from error
     encoded = texts.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(order), np.uint32)
+    rank = np.empty(len(order), np.min_scalar_type(len(order)))
     rank[order] = np.arange(len(order))
-    new_code = pl.Series(rank).gather(pl.Series(encoded.indices))
-    indices = [each.indices.cast(pa.int32()) for each in unified.chunks]
-    codes = new_code.gather(pl.Series(pa.chunked_array(indices, pa.int32())))
-    return codes.cat.to(pl.Enum(pl.Series(encoded.dictionary.take(order)))).alias(name)
+    # a word may stand twice in a dictionary, and null be one of its words
+    new_code = pa.array(rank).take(encoded.indices)
+    codes = [new_code.take(each.indices) for each in unified.chunks]
+    coded = pl.Series(name, pa.chunked_array(codes, new_code.type))
+    return coded.cat.to(pl.Enum(pl.Series(encoded.dictionary.take(order))))
 
 
 def code_text(column: pl.Series) -> pl.Series:

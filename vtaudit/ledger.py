@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.labels import code_values, decode_text
+from vtaudit.labels import decode_text
+from vtaudit.stretches import mark_changes, number_rows
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -39,8 +40,8 @@ def number_keys(frame: pl.DataFrame, key_missing: Bools) -> Keys:
     """Return the keys of rows that stand by (trajectory_id, step, file, row)."""
     from vtaudit import ledger_pass
 
-    column = frame["trajectory_id"]
-    is_first = column.ne_missing(column.shift()).to_numpy()
+    is_first = np.ones(frame.height, np.bool_)
+    is_first[1:] = mark_changes(frame["trajectory_id"])
     step = frame["step"].fill_null(0).to_numpy()
     return Keys(*ledger_pass.number_keys(is_first, step, key_missing))
 
@@ -92,31 +93,12 @@ def number_windows(frame: pl.DataFrame, keys: Keys, *, stitched: bool) -> Ints:
     A window is (trajectory_id, unroll_id), a null unroll_id being one of them; stitched windows
     are whole trajectories.
     """
-    has_key = keys.key != NO_KEY
-    window = np.full(len(has_key), NO_KEY, np.int64)
-    columns = [keys.trajectory[keys.key[has_key]]]
+    names = ["trajectory_id"]
     if not stitched and "unroll_id" in frame.columns:
-        columns.append(code_values(frame["unroll_id"])[has_key])
-    window[has_key] = combine_codes(*columns)
+        names.append("unroll_id")
+    window = number_rows([frame[name] for name in names], frame.height)
+    window[keys.key == NO_KEY] = NO_KEY
     return window
-
-
-def combine_codes(*columns: NDArray[np.integer]) -> Ints:
-    """Return one number per distinct combination of the columns, from 0, in their order  # [N].
-
-    Rows mostly come in runs of one combination, so it is the runs that are sorted.
-    """
-    from vtaudit.ledger_pass import find_runs, spread_runs
-
-    rows = len(columns[0])
-    if not rows:
-        return np.zeros(0, np.int64)
-    firsts = find_runs(columns)
-    code = np.zeros(len(firsts), np.int64)
-    for column in columns:
-        code = code * (int(column.max()) + 1) + column[firsts]
-        code = np.unique(code, return_inverse=True)[1].astype(np.int64)
-    return spread_runs(code, firsts, rows)
 
 
 def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
@@ -124,25 +106,19 @@ def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
 
     The k-th copy of a key within a window of a file belongs to that window's k-th delivery there.
     """
-    delivery = np.full(len(window), NO_KEY, np.int64)
-    rows = np.flatnonzero(keys.key != NO_KEY)
-    if not len(rows):
-        return delivery
-    place = combine_codes(window[rows], file[rows])
-    if (keys.counts == 1).all():
-        delivery[rows] = place
-        return delivery
-    copy = np.zeros(len(rows), np.int64)
-    again = np.flatnonzero(keys.counts[keys.key[rows]] > 1)
-    if len(again):
-        order = again[np.lexsort((again, place[again], keys.key[rows[again]]))]
-        key, where = keys.key[rows[order]], place[order]
+    place = number_rows([window, file], len(window))
+    if (keys.counts > 1).any():
+        again = np.flatnonzero((keys.key != NO_KEY) & (keys.counts[keys.key] > 1))
+        order = again[np.lexsort((again, place[again], keys.key[again]))]
+        key, where = keys.key[order], place[order]
         is_first = np.ones(len(order), np.bool_)
         is_first[1:] = (key[1:] != key[:-1]) | (where[1:] != where[:-1])
         begin = np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))
+        copy = np.zeros(len(window), np.int64)
         copy[order] = np.arange(len(order)) - begin
-    delivery[rows] = combine_codes(place, copy)
-    return delivery
+        place = number_rows([place, copy], len(window))
+    place[keys.key == NO_KEY] = NO_KEY
+    return place
 
 
 def find_outside(

@@ -1,9 +1,9 @@
-"""The loops over all rows of `ledger`, compiled: keys, and runs of equal numbers."""
+"""The loop over all rows of `ledger`, compiled: keys."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,44 +35,11 @@ def number_keys(is_first: Bools, step: Ints, key_missing: Bools) -> Numbered:
     return Numbered(keys.key, *(column[:count].copy() for column in keys[1:]))
 
 
-def find_runs(columns: Sequence[NDArray[np.integer]]) -> Ints:
-    """Return the first rows of the runs of one combination  # [R]."""
-    size = len(columns[0])
-    is_first, firsts = np.zeros(size, np.bool_), np.empty(size, np.int64)
-    for column in columns:
-        _compile_marks()(lay_out(column, "int64"), is_first)
-    count = _compile_list()(lay_out(is_first, "bool"), firsts)
-    return firsts[:count].copy()
-
-
-def spread_runs(numbers: Ints, firsts: Ints, rows: int) -> Ints:
-    """Return the number of the run that each row is in  # [N]."""
-    spread = np.empty(rows, np.int64)
-    _compile_spread()(lay_out(numbers, "int64"), lay_out(firsts, "int64"), spread)
-    return spread
-
-
 @functools.cache
 def _compile_keys() -> Callable[..., int]:
     keys = types.NamedUniTuple(_result("int64"), len(Numbered._fields), Numbered)
     rows = (array_of("bool"), array_of("int64"), array_of("bool"))
     return compile_pass(_number_keys, types.int64(*rows, keys))
-
-
-@functools.cache
-def _compile_marks() -> Callable[..., None]:
-    return compile_pass(_mark_changes, types.void(array_of("int64"), _result("bool")))
-
-
-@functools.cache
-def _compile_list() -> Callable[..., int]:
-    return compile_pass(_list_firsts, types.int64(array_of("bool"), _result("int64")))
-
-
-@functools.cache
-def _compile_spread() -> Callable[..., None]:
-    numbers = (array_of("int64"), array_of("int64"))
-    return compile_pass(_spread_runs, types.void(*numbers, _result("int64")))
 
 
 def _result(dtype: str) -> types.Array:
@@ -96,26 +63,3 @@ def _number_keys(is_first: Any, step: Any, key_missing: Any, keys: Any) -> int:
             count += 1
         keys.key[row] = count - 1
     return count
-
-
-def _mark_changes(column: Any, is_first: Any) -> None:
-    if len(column):
-        is_first[0] = True
-    for row in range(1, len(column)):
-        is_first[row] |= column[row] != column[row - 1]
-
-
-def _list_firsts(is_first: Any, firsts: Any) -> int:
-    count = 0
-    for row in range(len(is_first)):
-        if is_first[row]:
-            firsts[count] = row
-            count += 1
-    return count
-
-
-def _spread_runs(numbers: Any, firsts: Any, spread: Any) -> None:
-    for run in range(len(firsts)):
-        stop = firsts[run + 1] if run + 1 < len(firsts) else len(spread)
-        for row in range(firsts[run], stop):
-            spread[row] = numbers[run]

@@ -183,7 +183,8 @@ def write_shard(
     for name, table in build_parts(plan, shard).items():
         if table.num_rows or number == 0:
             written.append(work / name / part_name(number))
-            write_table(table, written[-1], statistics=STATISTICS, flush=flush)
+            is_tight = name == "targets" and bool(plan.carry)
+            write_table(table, written[-1], statistics=STATISTICS, is_tight=is_tight, flush=flush)
     return written
 
 

@@ -126,11 +126,11 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
 
 def _read_range(plan: Plan, rows: Range) -> pl.DataFrame:
     schema = plan.files[rows.place].schema
-    tables = list(_decode(plan, rows)) or [schema.empty_table()]
+    tables = list(_decode(plan, rows, at_once=True)) or [schema.empty_table()]
     return _frame(plan, tables, rows.place, rows.start)
 
 
-def _decode(plan: Plan, rows: Range) -> Iterator[pa.Table]:
+def _decode(plan: Plan, rows: Range, *, at_once: bool = False) -> Iterator[pa.Table]:
     """Yield the needed columns of a range as they are in its file."""
     file = plan.files[rows.place]
     needed = mappings.needed_columns(plan.mapping, file.schema)
@@ -142,6 +142,7 @@ def _decode(plan: Plan, rows: Range) -> Iterator[pa.Table]:
             needed,
             rows=(rows.start, rows.stop),
             coded=list(_coded_columns(plan, file.schema).values()),
+            at_once=at_once,
         ):
             yield pa.Table.from_batches([batch])
     except UnreadableError as error:

@@ -13,10 +13,8 @@ from vtaudit.clock import Clock
 from vtaudit.columns import Floats, floats, gamma_of, log_ratio_of
 from vtaudit.joining import join_scores
 from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
-from vtaudit.labels import code_values
 from vtaudit.ledger import (
     Keys,
-    combine_codes,
     find_conflicts,
     find_duplicates,
     find_outside,
@@ -29,6 +27,7 @@ from vtaudit.plan import Plan, lineage_columns
 from vtaudit.reasons import Reason, Warn
 from vtaudit.records import Segments
 from vtaudit.segments import Stream, cut_segments
+from vtaudit.stretches import number_rows
 from vtaudit.validation import judge_rows
 
 Bools = NDArray[np.bool_]
@@ -244,7 +243,7 @@ def _stream(
     found: Findings,
 ) -> Stream:
     """Return what cutting needs of the rows."""
-    lineage = [code_values(rows[name]) for name in lineage_columns(plan.shape)]
+    lineage = [rows[name] for name in lineage_columns(plan.shape)]
     if plan.settings.windows == "stitched":
         window = number_windows(rows, keys, stitched=True)
     return Stream(
@@ -254,7 +253,7 @@ def _stream(
         trajectory=keys.trajectory,
         step=keys.step,
         window=window,
-        lineage=combine_codes(np.zeros(rows.height, np.int64), *lineage),
+        lineage=number_rows(lineage, rows.height),
         accepted=(found.reasons == 0) & plan.settings.targets,
         gives_value=(found.reasons & np.uint64(WITHHELD)) == 0,
         terminated=rows["terminated"].to_numpy() == 1,

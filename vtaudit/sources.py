@@ -169,6 +169,7 @@ def read_batches(
     *,
     rows: tuple[int, int] | None = None,
     coded: Sequence[str] = (),
+    at_once: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Decode `columns` of one file in batches, page checksums verified where there are any.
 
@@ -178,6 +179,7 @@ def read_batches(
         rows: the first row and the one after the last; all by default. Only their row groups are
             decoded.
         coded: text columns to give as dictionaries, as they mostly are on disk.
+        at_once: give the rows in as few batches as there can be.
 
     Raises:
         UnreadableError: a page cannot be decoded, or the file changed while it was read.
@@ -187,7 +189,8 @@ def read_batches(
         with _open(file.path, coded) as parquet:
             wanted = list(columns) or parquet.schema_arrow.names[:1]
             groups, first = _find_groups(parquet.metadata, start, stop)
-            for batch in _decode(parquet, file, groups, wanted):
+            size = stop - first if at_once and start - first <= BATCH_ROWS else BATCH_ROWS
+            for batch in _decode(parquet, file, groups, wanted, size):
                 after = first + batch.num_rows
                 if after > start:
                     skipped = max(start - first, 0)
@@ -215,13 +218,13 @@ def _has_changed(file: InputFile) -> bool:
 
 
 def _decode(
-    parquet: pq.ParquetFile, file: InputFile, groups: list[int], columns: list[str]
+    parquet: pq.ParquetFile, file: InputFile, groups: list[int], columns: list[str], size: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of row groups; of a remote file one by one, as they wait in memory."""
+    """Yield batches of `size` rows; of a remote file by row group, as those wait in memory."""
     together = [groups] if isinstance(file.path, Path) else [[group] for group in groups]
     for each in together:
         yield from parquet.iter_batches(
-            BATCH_ROWS, row_groups=each, columns=columns, use_threads=False
+            max(size, 1), row_groups=each, columns=columns, use_threads=False
         )
 
 

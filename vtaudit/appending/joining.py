@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import LINEAGE, LogShape
 from vtaudit.kernels import Carry
-from vtaudit.labels import code_values
-from vtaudit.ledger import Keys, combine_codes, number_keys, number_windows
+from vtaudit.ledger import Keys, number_keys, number_windows
 from vtaudit.ordering import ORDER
 from vtaudit.records import Segments
 from vtaudit.segments import Stream
+from vtaudit.stretches import number_rows
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -99,7 +99,7 @@ def join_lines(
     places = np.flatnonzero(row >= 0)
     place[row[places]] = places
     keys = number_keys(frame, frame["key_missing"].to_numpy())
-    lineage = [code_values(frame[name]) for name in LINEAGE if name in shape.dtypes]
+    lineage = [frame[name] for name in LINEAGE if name in shape.dtypes]
     return Joined(
         lines=lines,
         line=np.where(row < 0, at, -1),
@@ -107,7 +107,7 @@ def join_lines(
         place=place,
         keys=keys,
         window=number_windows(frame, keys, stitched=stitched),
-        lineage=combine_codes(np.zeros(frame.height, np.int64), *lineage),
+        lineage=number_rows(lineage, frame.height),
     )
 
 

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.lines import WINDOW, line_schema
 from vtaudit.columns import floats
-from vtaudit.ledger import NO_KEY, combine_codes
+from vtaudit.ledger import NO_KEY
 from vtaudit.plan import Plan
 from vtaudit.reasons import BootstrapSource, Boundary, Reason
 from vtaudit.segments import BOUNDARY_CODE, SOURCE_CODE
+from vtaudit.stretches import number_rows
 
 Bools = NDArray[np.bool_]
 
@@ -138,7 +139,7 @@ def _first_givers(judged: Judged) -> Bools:
     """Return the rows that are the first of their key and lineage to give a value  # [N]."""
     joined, stream = judged.joined, judged.stream
     places = np.flatnonzero(stream.gives_value & (stream.key != NO_KEY))
-    pair = combine_codes(stream.key[places], stream.lineage[places])
+    pair = number_rows([stream.key[places], stream.lineage[places]], len(places))
     _, first = np.unique(pair, return_index=True)
     rows = joined.row[places[first]]
     found = np.zeros(len(judged.pending), np.bool_)
