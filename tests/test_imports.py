@@ -86,3 +86,21 @@ def test_threads_limit_the_pool_of_polars_too(tmp_path: Path) -> None:
         " standalone_mode=False); import polars; print(polars.thread_pool_size())"
     )
     assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["1"]
+
+
+def test_a_command_has_arrow_allocate_where_numpy_does(tmp_path: Path) -> None:
+    code = (
+        "import sys; from vtaudit.cli import main;"
+        " main(['process', sys.argv[1], '--out', sys.argv[2], '--quiet'], standalone_mode=False);"
+        " import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
+    )
+    assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["system"]
+
+
+def test_the_library_leaves_the_allocation_of_its_process_alone(tmp_path: Path) -> None:
+    code = (
+        "import sys, vtaudit, pyarrow; before = pyarrow.default_memory_pool().backend_name;"
+        " vtaudit.process(sys.argv[1], sys.argv[2]);"
+        " print(pyarrow.default_memory_pool().backend_name == before != 'system')"
+    )
+    assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["True"]

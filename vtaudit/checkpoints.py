@@ -5,13 +5,13 @@ A shard counts as done once its file stands under its final name; its parts were
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from vtaudit.counts import SCHEMA
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.outputs import ShardResult
 from vtaudit.pieces import junction_from_json
@@ -69,7 +69,7 @@ def save_shard(work: Path, number: int, result: ShardResult) -> None:
         InputError: the disk failed.
     """
     body = {
-        "counts": result.counts.rows(),
+        "counts": base64.b64encode(result.counts.write_ipc(None).getbuffer()).decode(),
         "surplus": result.surplus,
         "unscored": result.unscored,
         "unused": result.unused,
@@ -86,7 +86,7 @@ def load_shard(work: Path, number: int) -> ShardResult | None:
         return None
     body = _read_json(path)
     return ShardResult(
-        counts=pl.DataFrame(body["counts"], schema=SCHEMA, orient="row"),
+        counts=pl.read_ipc(base64.b64decode(body["counts"])),
         surplus=body["surplus"],
         unscored=tuple((trajectory, step) for trajectory, step in body["unscored"]),
         unused=tuple((trajectory, step) for trajectory, step in body["unused"]),

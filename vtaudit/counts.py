@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -56,28 +56,44 @@ def count_verdicts(
     groups: dict[str, Groups] = {RUN: (np.zeros(len(firsts), np.int32), pl.Series([RUN]))}
     groups |= {name: number_values(heads[name]) for name in heads.columns}
     things = _find_things(verdicts, firsts, states["reasons"])
-    scope, values, label, counts = [], [], [], []
-    for name, (group, texts) in groups.items():
+    # of each group that has rows its place in the list of all groups, and its counts
+    lines, places, before = [], [], 0
+    for group, texts in groups.values():
         place, found = _count_rows(group, firsts, state, truth, len(texts))
         distinct = [each(group, len(texts))[place] for each in things.values()]
-        found = np.concatenate((found, np.stack(distinct, axis=1)), axis=1)
-        which, column = np.nonzero(found)
-        scope.append(pl.repeat(name, len(which), dtype=pl.String, eager=True))
-        values.append(texts.gather(place[which]))
-        label.append(column)
-        counts.append(found[which, column])
-    names = [*tests, *((measure, None, None) for measure in things)]
-    labels = pl.DataFrame(
-        {"measure": [measure for measure, _, _ in names], "kind": [kind for _, kind, _ in names]},
-        schema_overrides={"kind": pl.String},
-    )[np.concatenate(label)]
+        lines.append(np.concatenate((found, np.stack(distinct, axis=1)), axis=1))
+        places.append(place + before)
+        before += len(texts)
+    names = [(measure, kind) for measure, kind, _ in tests]
+    names += [(measure, None) for measure in things]
+    return _spell_counts(groups, np.concatenate(places), np.concatenate(lines), names)
+
+
+def _spell_counts(
+    groups: Mapping[str, Groups],
+    places: Ints,
+    counts: Ints,
+    names: Sequence[tuple[str, str | None]],
+) -> pl.DataFrame:
+    """Return the counts that are not 0 in long form.
+
+    Args:
+        groups: by scope.
+        places: of the groups that have rows, in the list of all groups  # [G]
+        counts: of each of them  # [G, M]
+        names: measure and kind of each count, M of them.
+    """
+    scopes = np.repeat(np.arange(len(groups)), [len(texts) for _, texts in groups.values()])
+    values = pl.concat([texts for _, texts in groups.values()])
+    which, column = np.nonzero(counts)
+    measures, kinds = (pl.Series(part, dtype=pl.String) for part in zip(*names, strict=True))
     return pl.DataFrame(
         {
-            "scope": pl.concat(scope),
-            "scope_value": pl.concat(values),
-            "measure": labels["measure"],
-            "kind": labels["kind"],
-            "count": np.concatenate(counts),
+            "scope": pl.Series(list(groups), dtype=pl.String).gather(scopes[places[which]]),
+            "scope_value": values.gather(places[which]),
+            "measure": measures.gather(column),
+            "kind": kinds.gather(column),
+            "count": counts[which, column],
         },
         schema=SCHEMA,
     )

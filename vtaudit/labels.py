@@ -92,11 +92,6 @@ def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
             physical = physical.cast(pl.Int32).fill_null(-1)
         codes = physical.to_numpy().astype(np.int32) + 1
         return codes, pl.concat([null, column.dtype.categories])
-    # values mostly come in runs: it is the heads of the runs that are encoded
-    is_head = column.ne_missing(column.shift()).to_numpy().copy()
-    is_head[:1] = True
-    heads = np.flatnonzero(is_head)
-    coded = column[heads].rechunk().to_arrow().dictionary_encode()
+    coded = column.rechunk().to_arrow().dictionary_encode()
     codes = np.asarray(coded.indices.fill_null(-1)) + np.int32(1)
-    values = pl.Series(coded.dictionary).cast(pl.String)
-    return np.repeat(codes, np.diff(heads, append=column.len())), pl.concat([null, values])
+    return codes, pl.concat([null, pl.Series(coded.dictionary).cast(pl.String)])

@@ -20,6 +20,7 @@ from vtaudit.labels import decode_text
 from vtaudit.plan import Plan
 from vtaudit.reading import Range, read_batchwise
 from vtaudit.records import InputFile
+from vtaudit.stretches import mark_changes
 
 # a log of shorter runs is brought together by trajectory as a whole
 LEAST_ROWS_OF_A_RUN = 8
@@ -122,7 +123,7 @@ def _find_runs(frame: pl.DataFrame, *, stitched: bool) -> pl.DataFrame:
     is_head = np.ones(keyed.height, np.bool_)
     is_head[1:] = step[1:] <= step[:-1]
     for name in ("trajectory_id", "unroll_id"):
-        is_head[1:] |= keyed[name].ne_missing(keyed[name].shift()).to_numpy()[1:]
+        is_head[1:] |= mark_changes(keyed[name])
     heads = np.flatnonzero(is_head)
     tails = np.append(heads[1:], keyed.height)[: len(heads)] - 1
     lineage = [name for name in LINEAGE if name in keyed.columns]

@@ -139,7 +139,11 @@ def find_outside(
     is_last[:-1] = (keys.trajectory[1:] != keys.trajectory[:-1]) | (
         keys.step[1:] != keys.step[:-1] + 1
     )
-    rows = np.flatnonzero((keys.key != NO_KEY) & is_last[keys.key])
+    last = np.flatnonzero(is_last)
+    counts = keys.counts[last]
+    # the copies of a key stand together
+    rows = np.repeat(keys.starts[last] - np.cumsum(counts) + counts, counts)
+    rows += np.arange(len(rows))
     names = ["trajectory_id", "step", *lineage]
     ends = decode_text(frame.select(names)[rows]).with_columns(pl.col("step") + 1)
     edges = edges.cast({name: ends.schema[name] for name in names})

@@ -32,7 +32,7 @@ def number_keys(is_first: Bools, step: Ints, key_missing: Bools) -> Numbered:
     keys = Numbered(*(np.empty(len(step), np.int64) for _ in Numbered._fields))
     rows = (lay_out(is_first, "bool"), lay_out(step, "int64"), lay_out(key_missing, "bool"))
     count = _compile_keys()(*rows, keys)
-    return Numbered(keys.key, *(column[:count].copy() for column in keys[1:]))
+    return Numbered(keys.key, *(column[:count] for column in keys[1:]))
 
 
 @functools.cache

@@ -67,20 +67,20 @@ def sort_rows(rows: pl.DataFrame) -> pl.DataFrame:
     return rows[order]
 
 
-def _order_keys(rows: pl.DataFrame) -> list[NDArray[np.int64]]:
+def _order_keys(rows: pl.DataFrame) -> list[NDArray[np.integer]]:
     """Return the columns of ORDER as numbers in their order, null before all others."""
     keys = []
     for name in ORDER:
         column = rows[name]
         if isinstance(column.dtype, pl.Enum):
-            column = column.to_physical().cast(pl.Int64)
-        elif column.null_count():
-            column = column.rank("dense")
-        keys.append(column.cast(pl.Int64).fill_null(-1).to_numpy())
+            column = column.to_physical()
+        if column.null_count():
+            column = column.rank("dense").cast(pl.Int64).fill_null(-1)
+        keys.append(column.to_numpy())
     return keys
 
 
-def _are_in_order(keys: Sequence[NDArray[np.int64]]) -> NDArray[np.bool_]:
+def _are_in_order(keys: Sequence[NDArray[np.integer]]) -> NDArray[np.bool_]:
     """Return whether each row but the last stands before the next one  # [N - 1]."""
     rows = len(keys[0])
     is_less = np.zeros(max(rows - 1, 0), np.bool_)

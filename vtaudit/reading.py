@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pat
@@ -16,6 +17,7 @@ from vtaudit.errors import UnreadableError
 from vtaudit.labels import code_dictionary, code_text, concat_coded
 from vtaudit.plan import Plan
 from vtaudit.sources import read_batches
+from vtaudit.stretches import find_stretches, lengths_of
 
 # rows of a frame where a whole file is read
 FRAME_ROWS = 262_144
@@ -69,15 +71,17 @@ def find_unreadable(plan: Plan) -> dict[int, str]:
 
 def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
     """Return the rows with source_file, and with what their file has where absent is not null."""
-    places = rows["file"].unique().sort()
-    paths = pl.Series([plan.files[place].name for place in places], dtype=pl.String)
-    names = paths.cast(pl.Enum(paths)).gather(places.search_sorted(rows["file"]))
+    file = rows["file"].to_numpy()
+    firsts = find_stretches([file])
+    places, number = np.unique(file[firsts], return_inverse=True)
+    paths = pl.Enum([plan.files[place].name for place in places])
+    codes = np.repeat(number.astype(np.uint32), lengths_of(firsts, len(file)))
     present = []
     for name in TOLD_APART:
         if name in plan.shape.dtypes:
             has = pl.Series([file.name in plan.shape.present[name] for file in plan.files])
             present.append(has.gather(rows["file"]).alias(PRESENT + name))
-    return rows.with_columns(names.alias("source_file"), *present)
+    return rows.with_columns(pl.Series("source_file", codes).cat.to(paths), *present)
 
 
 def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[pl.DataFrame]:

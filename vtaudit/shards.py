@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.ipc as ipc
+from numpy.typing import NDArray
 
 from vtaudit.canonical import CARRIED
 from vtaudit.errors import InputError
-from vtaudit.labels import code_dictionary, code_text, concat_coded
+from vtaudit.labels import code_dictionary, code_text, concat_coded, number_values
 
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
@@ -31,13 +32,13 @@ def count_buckets(rows: int, decoded_bytes: int) -> int:
     return min(wanted, MAX_BUCKETS)
 
 
-def bucket_of(trajectory_id: pl.Series, buckets: int) -> pl.Series:
-    """Return the bucket of each row; a trajectory is whole in one, null stands in 0."""
-    ids = trajectory_id.unique()
-    numbers = [zlib.crc32(str(key).encode()) % buckets if key is not None else 0 for key in ids]
-    table = pl.DataFrame({"id": ids, "bucket": pl.Series(numbers, dtype=pl.Int32)})
-    rows = pl.DataFrame({"id": trajectory_id})
-    return rows.join(table, on="id", how="left", nulls_equal=True, maintain_order="left")["bucket"]
+def bucket_of(trajectory_id: pl.Series, buckets: int) -> NDArray[np.int32]:
+    """Return the bucket of each row; a trajectory is whole in one, null stands in 0  # [N]."""
+    codes, texts = number_values(trajectory_id)
+    used = np.flatnonzero(np.bincount(codes, minlength=len(texts))[1:]) + 1
+    bucket = np.zeros(len(texts), np.int32)
+    bucket[used] = [zlib.crc32(text.encode()) % buckets for text in texts.gather(used)]
+    return bucket[codes]
 
 
 @dataclass(slots=True)
@@ -64,7 +65,7 @@ class Spill:
             with self._lock:
                 self._parts[part] = rows
             return []
-        bucket = bucket_of(rows["trajectory_id"], self.buckets).to_numpy()
+        bucket = bucket_of(rows["trajectory_id"], self.buckets)
         rows = _spell_out(rows, self.buckets)
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))

@@ -40,7 +40,7 @@ def find_stretches(columns: Columns) -> Ints:
     return np.flatnonzero(is_first)
 
 
-def lengths_of(firsts: Ints, rows: int) -> Ints:
+def lengths_of(firsts: NDArray[np.integer], rows: int) -> Ints:
     """Return the rows of each stretch  # [R]."""
     return np.diff(firsts, append=rows)
 

@@ -212,7 +212,7 @@ def _edges_by_unit(
     unit = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
     is_moved = runs.is_moved[run]
     if is_moved.any():
-        bucket = bucket_of(runs.trajectory_id[run], buckets).to_numpy()
+        bucket = bucket_of(runs.trajectory_id[run], buckets)
         unit = np.where(is_moved, len(chunks) + bucket, unit)
     edges = runs.edges.with_columns(pl.Series("unit", unit)).drop("run")
     return {

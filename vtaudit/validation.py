@@ -21,12 +21,13 @@ Rows = NDArray[np.int64]
 class Rule:
     """A verdict on one row: what it finds, the columns it needs, and where it is true.
 
-    A rule that is `of_settings` may be true of a row whose columns are all plain.
+    A rule that is `of_settings` may be true of a row whose columns are all plain. `broken` is None
+    where the settings let it be true of no row.
     """
 
     finding: Reason | Warn
     columns: tuple[str, ...]
-    broken: Callable[[Settings, LogShape], pl.Expr]
+    broken: Callable[[Settings, LogShape], pl.Expr | None]
     of_settings: bool = False
 
 
@@ -71,12 +72,12 @@ def _discount_out_of_range(_s: Settings, _l: LogShape) -> pl.Expr:
     return is_lost | column.is_nan() | (column < 0) | (column > 1)
 
 
-def _version_mismatch(s: Settings, _l: LogShape) -> pl.Expr:
+def _version_mismatch(s: Settings, _l: LogShape) -> pl.Expr | None:
     parts = [
         pl.col(name).cast(pl.String).is_in(list(values)).fill_null(False)
         for name, values in s.expect.items()
     ]
-    return ~pl.all_horizontal(parts) if parts else pl.lit(False)
+    return ~pl.all_horizontal(parts) if parts else None
 
 
 def _is_older(version: int | None) -> pl.Expr:
@@ -84,16 +85,20 @@ def _is_older(version: int | None) -> pl.Expr:
     return pl.col("policy_version").cast(pl.Int128) < pl.lit(version, dtype=pl.Int128)
 
 
-def _too_stale(s: Settings, _l: LogShape) -> pl.Expr:
+def _too_stale(s: Settings, _l: LogShape) -> pl.Expr | None:
     if s.learner_version is None or s.max_policy_lag is None:
-        return pl.lit(False)
+        return None
     return _is_older(s.learner_version - s.max_policy_lag)
 
 
-def _in_future(s: Settings, _l: LogShape) -> pl.Expr:
+def _in_future(s: Settings, _l: LogShape) -> pl.Expr | None:
     if s.learner_version is None:
-        return pl.lit(False)
+        return None
     return ~_is_older(s.learner_version + 1)
+
+
+def _version_missing(s: Settings, _l: LogShape) -> pl.Expr | None:
+    return None if s.learner_version is None else pl.col("policy_version").is_null()
 
 
 BEHAVIOR = ("behavior_log_prob",)
@@ -133,7 +138,7 @@ RULES = (
     Rule(
         Warn.POLICY_VERSION_MISSING,
         ("policy_version",),
-        lambda s, _l: pl.col("policy_version").is_null() & pl.lit(s.learner_version is not None),
+        _version_missing,
         of_settings=True,
     ),
 )
@@ -172,7 +177,7 @@ def judge_rows(
         shape: which columns are mapped, and whether actions are discrete.
         settings: tolerances and policies of the rules.
     """
-    is_plain = frame.with_columns(_is_plain(shape).alias("is_plain"))["is_plain"]
+    is_plain = frame.select(_is_plain(shape)).to_series()
     doubtful = np.flatnonzero(~is_plain.to_numpy())
     rules = [rule for rule in RULES if shape.has(*rule.columns)]
     of_settings = [rule for rule in rules if rule.of_settings]
@@ -188,7 +193,14 @@ def judge_rows(
 def _judge(
     frame: pl.DataFrame, rules: Sequence[Rule], shape: LogShape, settings: Settings
 ) -> dict[Reason | Warn, Rows]:
-    verdicts = frame.with_columns(
-        rule.broken(settings, shape).fill_null(False).alias(rule.finding.name) for rule in rules
+    broken = {rule.finding: rule.broken(settings, shape) for rule in rules}
+    verdicts = frame.select(
+        expression.fill_null(False).alias(finding.name)
+        for finding, expression in broken.items()
+        if expression is not None
     )
-    return {rule.finding: verdicts[rule.finding.name].arg_true().to_numpy() for rule in rules}
+    found = {finding: np.zeros(0, np.int64) for finding in broken}
+    for finding in broken:
+        if finding.name in verdicts.columns:
+            found[finding] = verdicts[finding.name].arg_true().to_numpy()
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -14,6 +13,7 @@ import click
 
 from vtaudit.cli.group import FOUND_SOMETHING, drop_stdout, main
 from vtaudit.cli.options import read_options, setting_options
+from vtaudit.cli.tuning import tune_process
 from vtaudit.config import load_settings
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def process(
     settings; 3 input, schema, backend or disk failed; 70 a bug in vtaudit.
     """
     settings = load_settings(config, read_options(options))
-    if settings.threads is not None:
-        # Polars sizes its pool when it is imported
-        os.putenv("POLARS_MAX_THREADS", str(settings.threads))
+    tune_process(settings.threads)
     from vtaudit.pipeline import process as run
 
     with _progress(show=not quiet) as tell:
