@@ -95,7 +95,7 @@ def test_counts_are_those_of_one_row_after_the_other(rows: int, chance: float) -
         "actor_id": [str(draw.integers(0, 400)) for _ in range(rows)],
     }
     frame = pl.DataFrame(scopes, schema=dict.fromkeys(scopes, pl.String))
-    table = count_verdicts(verdicts, frame, CLIPS, targets=True)
+    table = count_verdicts(verdicts, frame, CLIPS, targets=True).spell()
     found = {row[:4]: row[4] for row in table.rows()}
     assert len(found) == table.height
     assert found == count_one_by_one(verdicts, {"run": ["run"] * rows, **scopes})

@@ -18,8 +18,8 @@ IMPORTS = {
     "appending": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
         "appending.lines appending.loading appending.manifest appending.planning "
-        "appending.reading appending.tables audit clock config counts laws places plan "
-        "records reports storage store"
+        "appending.reading appending.tables clock config laws places plan records reports "
+        "storage store"
     ),
     "appending.buckets": (
         "appending.committing appending.counting appending.judging appending.learning "
@@ -27,7 +27,7 @@ IMPORTS = {
     ),
     "appending.committing": "errors places store",
     "appending.counting": (
-        "appending.judging appending.learning counts outputs plan reasons records"
+        "appending.judging appending.learning counts outputs plan reasons records tallies"
     ),
     "appending.forgetting": "appending.lines errors ranges",
     "appending.joining": "canonical kernels ledger ordering records segments stretches",
@@ -44,8 +44,8 @@ IMPORTS = {
     ),
     "appending.manifest": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
-        "appending.lines appending.loading appending.taking audit canonical counts mapping "
-        "outputs places plan reports storage store"
+        "appending.lines appending.loading appending.taking canonical mapping outputs places "
+        "plan reports storage store tallies"
     ),
     "appending.payloads": "canonical",
     "appending.planning": (
@@ -54,12 +54,12 @@ IMPORTS = {
     "appending.reading": (
         "appending.lines canonical config counts errors labels outputs plan reading reports units"
     ),
-    "appending.tables": "appending.counting appending.taking audit counts plan store",
+    "appending.tables": "appending.counting appending.taking audit plan store",
     "appending.taking": "canonical errors records sources storage",
     "audit": "counts errors reasons records schemas",
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
-    "checkpoints": "errors outputs pieces store",
+    "checkpoints": "errors outputs pieces store tallies",
     "chunks": "layout plan reading",
     "cli": "cli.commands cli.group cli.process",
     "cli.commands": (
@@ -77,7 +77,7 @@ IMPORTS = {
     "config": "errors ranges reasons schemas storage",
     "console": "",
     "count_pass": "compiled",
-    "counts": "count_pass labels reasons records stretches",
+    "counts": "count_pass labels reasons records stretches tallies",
     "errors": "",
     "explanation": (
         "clock errors explanation.cut explanation.derivation explanation.lookup "
@@ -156,7 +156,7 @@ IMPORTS = {
     "ordering": "records",
     "outputs": (
         "audit canonical columns counts kernels labels ledger pieces plan reasons records "
-        "results shard store units"
+        "results shard store tallies units"
     ),
     "pieces": "counts kernels",
     "pipeline": (
@@ -192,6 +192,7 @@ IMPORTS = {
     "storage": "errors remote",
     "store": "errors places ranges storage",
     "stretches": "labels",
+    "tallies": "",
     "terminal": "console plain presets reasons reports",
     "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",

@@ -23,13 +23,13 @@ from commands import (
     write_files,
 )
 from vtaudit import InputError, LawError, Settings, SettingsError, process
-from vtaudit import audit as audit_module
 from vtaudit import outputs as outputs_module
 from vtaudit import pipeline as pipeline_module
 from vtaudit import running as running_module
 from vtaudit import shards as shards_module
 from vtaudit import store as store_module
 from vtaudit.store import open_workspace
+from vtaudit.tallies import Group, Name, Tally
 
 SETTINGS = Settings(backend="reference")
 DIE_BEFORE_THE_MANIFEST = (
@@ -324,13 +324,13 @@ def test_manifest_lists_every_input_as_it_is(logs: Path, tmp_path: Path) -> None
 def test_broken_law_exits_70_and_publishes_nothing(
     key: tuple[str, str | None], logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts_of = audit_module.counts_of
+    of_group = Tally.of_group
 
-    def miscount(*arguments: Any) -> audit_module.Counts:
-        counts = counts_of(*arguments)
+    def miscount(tally: Tally, group: Group) -> dict[Name, int]:
+        counts = of_group(tally, group)
         return {**counts, key: counts.get(key, 0) + 1}
 
-    monkeypatch.setattr(audit_module, "counts_of", miscount)
+    monkeypatch.setattr(Tally, "of_group", miscount)
     result = invoke("process", logs, "--out", tmp_path / "run", "--backend", "reference")
     assert result.exit_code == LawError.exit_code == 70
     assert result.stdout == ""
@@ -358,16 +358,16 @@ def test_primary_reason_of_another_kind_breaks_a_law(
 ) -> None:
     rewards = [1.0, None, 1.0, 1.0, 1.0, 1.0]
     logs = write_files(tmp_path / "logs", {"a.parquet": make_table(reward=rewards)})
-    counts_of = audit_module.counts_of
+    of_group = Tally.of_group
 
-    def swap(*arguments: Any) -> audit_module.Counts:
-        counts = counts_of(*arguments)
+    def swap(tally: Tally, group: Group) -> dict[Name, int]:
+        counts = of_group(tally, group)
         counts["rejected_primary", "duplicate"] = counts.pop(
             ("rejected_primary", "reward_not_finite")
         )
         return counts
 
-    monkeypatch.setattr(audit_module, "counts_of", swap)
+    monkeypatch.setattr(Tally, "of_group", swap)
     with pytest.raises(LawError):
         process(logs, tmp_path / "run", SETTINGS)
 

@@ -72,14 +72,6 @@ def unknown_counts(*, ordered: bool, targets: bool, ratio: bool) -> dict[tuple[s
     return unknown
 
 
-def counts_of(counted: pl.DataFrame, scope: str, value: str | None) -> Counts:
-    """Return the counts of one group as a dictionary by (measure, kind)."""
-    rows = counted.filter(
-        (pl.col("scope") == scope) & pl.col("scope_value").eq_missing(pl.lit(value, pl.String))
-    )
-    return {(measure, kind): count for _, _, measure, kind, count in rows.iter_rows()}
-
-
 def audit_rows(counts: Counts, unknown: Mapping[tuple[str, str], str]) -> list[dict[str, Any]]:
     """Return the rows of `audit`.
 

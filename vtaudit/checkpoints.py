@@ -5,17 +5,15 @@ A shard counts as done once its file stands under its final name; its parts were
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.outputs import ShardResult
 from vtaudit.pieces import junction_from_json
 from vtaudit.store import PROGRESS, SPILL, clear, replace_text
+from vtaudit.tallies import tally_from_json
 
 RUN_ID = "run_id"
 UNREADABLE = "unreadable"
@@ -69,7 +67,7 @@ def save_shard(work: Path, number: int, result: ShardResult) -> None:
         InputError: the disk failed.
     """
     body = {
-        "counts": base64.b64encode(result.counts.write_ipc(None).getbuffer()).decode(),
+        "counts": result.counts.as_json(),
         "surplus": result.surplus,
         "unscored": result.unscored,
         "unused": result.unused,
@@ -86,7 +84,7 @@ def load_shard(work: Path, number: int) -> ShardResult | None:
         return None
     body = _read_json(path)
     return ShardResult(
-        counts=pl.read_ipc(base64.b64decode(body["counts"])),
+        counts=tally_from_json(body["counts"]),
         surplus=body["surplus"],
         unscored=tuple((trajectory, step) for trajectory, step in body["unscored"]),
         unused=tuple((trajectory, step) for trajectory, step in body["unused"]),

@@ -1,9 +1,9 @@
-"""Count the verdicts of a shard by scope, in long form, so that shards add up."""
+"""Count the verdicts of a shard by scope, so that shards add up."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -14,21 +14,15 @@ from vtaudit.labels import number_values
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import Verdicts
 from vtaudit.stretches import find_stretches, lengths_of
+from vtaudit.tallies import SCHEMA, Tally
 
 RUN = "run"
 SCOPES = ("source_file", "policy_version", "actor_id", "env_version")
-SCHEMA = {
-    "scope": pl.String,
-    "scope_value": pl.String,
-    "measure": pl.String,
-    "kind": pl.String,
-    "count": pl.Int64,
-}
 Ints = NDArray[np.integer]
 # the number of each stretch's group, and the groups as text
 Groups = tuple[Ints, pl.Series]
 # from the group of each stretch, and how many groups there may be: a count for each group
-Tally = Callable[[Ints, int], Ints]
+Counter = Callable[[Ints, int], Ints]
 # a table of groups and states has at most so many places for each row; larger ones are sorted
 MAX_PLACES_PER_ROW = 4
 
@@ -38,8 +32,8 @@ Test = tuple[str, str | None, NDArray[np.bool_]]
 
 def count_verdicts(
     verdicts: Verdicts, scopes: pl.DataFrame, thresholds: Mapping[str, float], *, targets: bool
-) -> pl.DataFrame:
-    """Return the non-zero counts of one shard: scope, scope_value, measure, kind, count.
+) -> Tally:
+    """Return the counts of one shard.
 
     Args:
         verdicts: of N rows.
@@ -56,47 +50,16 @@ def count_verdicts(
     groups: dict[str, Groups] = {RUN: (np.zeros(len(firsts), np.int32), pl.Series([RUN]))}
     groups |= {name: number_values(heads[name]) for name in heads.columns}
     things = _find_things(verdicts, firsts, states["reasons"])
-    # of each group that has rows its place in the list of all groups, and its counts
-    lines, places, before = [], [], 0
-    for group, texts in groups.values():
-        place, found = _count_rows(group, firsts, state, truth, len(texts))
+    found: list[tuple[str, str | None]] = []
+    lines = []
+    for name, (group, texts) in groups.items():
+        place, counts = _count_rows(group, firsts, state, truth, len(texts))
         distinct = [each(group, len(texts))[place] for each in things.values()]
-        lines.append(np.concatenate((found, np.stack(distinct, axis=1)), axis=1))
-        places.append(place + before)
-        before += len(texts)
+        lines.append(np.concatenate((counts, np.stack(distinct, axis=1)), axis=1))
+        found += [(name, value) for value in texts.gather(place)]
     names = [(measure, kind) for measure, kind, _ in tests]
     names += [(measure, None) for measure in things]
-    return _spell_counts(groups, np.concatenate(places), np.concatenate(lines), names)
-
-
-def _spell_counts(
-    groups: Mapping[str, Groups],
-    places: Ints,
-    counts: Ints,
-    names: Sequence[tuple[str, str | None]],
-) -> pl.DataFrame:
-    """Return the counts that are not 0 in long form.
-
-    Args:
-        groups: by scope.
-        places: of the groups that have rows, in the list of all groups  # [G]
-        counts: of each of them  # [G, M]
-        names: measure and kind of each count, M of them.
-    """
-    scopes = np.repeat(np.arange(len(groups)), [len(texts) for _, texts in groups.values()])
-    values = pl.concat([texts for _, texts in groups.values()])
-    which, column = np.nonzero(counts)
-    measures, kinds = (pl.Series(part, dtype=pl.String) for part in zip(*names, strict=True))
-    return pl.DataFrame(
-        {
-            "scope": pl.Series(list(groups), dtype=pl.String).gather(scopes[places[which]]),
-            "scope_value": values.gather(places[which]),
-            "measure": measures.gather(column),
-            "kind": kinds.gather(column),
-            "count": counts[which, column],
-        },
-        schema=SCHEMA,
-    )
+    return Tally(tuple(found), tuple(names), np.concatenate(lines))
 
 
 def _number_states(
@@ -162,7 +125,7 @@ def _tally(group: Ints, firsts: Ints, state: Ints, groups: int, states: int) -> 
     return found, rows[found]
 
 
-def _find_things(verdicts: Verdicts, firsts: Ints, reasons: Ints) -> dict[str, Tally]:
+def _find_things(verdicts: Verdicts, firsts: Ints, reasons: Ints) -> dict[str, Counter]:
     """Return how to count what is counted by distinct ones.
 
     Args:

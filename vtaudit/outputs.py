@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vtaudit import audit
 from vtaudit.canonical import CARRIED
 from vtaudit.columns import floats
-from vtaudit.counts import RUN, SCHEMA, SCOPES, count_padding, count_verdicts, merge_counts
+from vtaudit.counts import RUN, SCOPES, count_padding, count_verdicts
 from vtaudit.kernels import VTrace
 from vtaudit.labels import decode_text
 from vtaudit.ledger import number_deliveries
@@ -32,6 +32,7 @@ from vtaudit.results import (
 )
 from vtaudit.shard import WITHHELD, Received, Shard
 from vtaudit.store import write_table
+from vtaudit.tallies import NOTHING, Tally, add_tallies, tally_of
 from vtaudit.units import Chunk
 
 NAMED_KEYS = 5
@@ -50,7 +51,7 @@ class ShardResult:
         junction: of a piece of a window, what it hands on.
     """
 
-    counts: pl.DataFrame
+    counts: Tally
     surplus: int = 0
     unscored: tuple[Row, ...] = ()
     unused: tuple[Row, ...] = ()
@@ -87,10 +88,10 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         targets=plan.settings.targets,
     )
     surplus = shard.unused.height
-    row = (RUN, RUN, "warning", Warn.SCORE_SURPLUS.code, surplus)
-    extra = pl.DataFrame([row] if surplus else [], schema=SCHEMA, orient="row")
+    name = ("warning", Warn.SCORE_SURPLUS.code)
+    extra = Tally(((RUN, RUN),), (name,), np.array([[surplus]]))
     return ShardResult(
-        counts=merge_counts([counts, extra]) if surplus else counts,
+        counts=add_tallies([counts, extra]) if surplus else counts,
         surplus=surplus,
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
         unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
@@ -103,9 +104,9 @@ def count_unit(plan: Plan, shard: Shard, received: Received) -> ShardResult:
     if not received.is_piece:
         return result
     keyed = shard.rows.filter(pl.Series(shard.keys.key >= 0))
-    counts, seen = count_once(result.counts, keyed, scope_names(plan), received.after)
+    counts, seen = count_once(result.counts.spell(), keyed, scope_names(plan), received.after)
     junction = replace(hand_on(plan, shard, received.after), seen=seen)
-    return replace(result, counts=counts, junction=junction)
+    return replace(result, counts=tally_of(counts), junction=junction)
 
 
 def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
@@ -135,19 +136,18 @@ def hand_on(plan: Plan, shard: Shard, after: Junction | None) -> Junction:
 def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:
     """Return what a chunk of the log leaves beside its received rows."""
     if chunk.padding.is_empty():
-        return ShardResult(pl.DataFrame(schema=SCHEMA), has_discounts=chunk.has_discounts)
+        return ShardResult(NOTHING, has_discounts=chunk.has_discounts)
     padding = count_padding(chunk.padding.select(scope_names(plan)))
-    return ShardResult(padding, has_discounts=chunk.has_discounts)
+    return ShardResult(tally_of(padding), has_discounts=chunk.has_discounts)
 
 
 def add_up(shards: Sequence[ShardResult]) -> ShardResult:
     """Return the sum of several results."""
     surplus = sum(shard.surplus for shard in shards)
-    counts = [shard.counts for shard in shards if shard.counts.height] or [shards[0].counts]
     unscored = [key for shard in shards for key in shard.unscored]
     unused = [key for shard in shards for key in shard.unused]
     return ShardResult(
-        counts=merge_counts(counts) if len(counts) > 1 else counts[0],
+        counts=add_tallies([shard.counts for shard in shards]),
         surplus=surplus,
         unscored=tuple(unscored[:NAMED_KEYS]),
         unused=tuple(unused[:NAMED_KEYS]),
@@ -157,7 +157,7 @@ def add_up(shards: Sequence[ShardResult]) -> ShardResult:
 
 def tabulate(plan: Plan, whole: ShardResult) -> dict[str, Any]:
     """Return the rows of summary, audit, audit_by and files, from the counts of all shards."""
-    counts = audit.counts_of(whole.counts, RUN, RUN)
+    counts = whole.counts.of_group((RUN, RUN))
     unknown = audit.unknown_counts(
         ordered=plan.settings.step_from == "order",
         targets=plan.settings.targets,
@@ -167,7 +167,7 @@ def tabulate(plan: Plan, whole: ShardResult) -> dict[str, Any]:
     return {
         "summary": [audit.summary_row(rows, counts, plan.files)],
         "audit": rows,
-        "audit_by": audit.tabulate_groups(whole.counts),
+        "audit_by": audit.tabulate_groups(whole.counts.spell()),
         "files": audit.file_rows(plan.files),
     }
 

@@ -120,7 +120,7 @@ def _finish(
     """Write the audit tables and the manifest; hold them against the laws."""
     plan, settings = log.plan, log.plan.settings
     with clock.stage("audit"):
-        counts = audit.counts_of(whole.counts, RUN, RUN)
+        counts = whole.counts.of_group((RUN, RUN))
         tables = tabulate(plan, whole)
         summary, files = tables["summary"][0], plan.files
         check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)

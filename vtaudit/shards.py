@@ -23,6 +23,8 @@ from vtaudit.labels import code_dictionary, code_text, concat_coded, number_valu
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
 SHARD_BYTES = 128 << 20
+# batches are small: to decompress their columns in several threads takes twice the time
+ALONE = ipc.IpcReadOptions(use_threads=False)
 CODED = pa.dictionary(pa.int32(), pa.large_string())
 
 
@@ -92,14 +94,14 @@ class Spill:
             return concat_coded(
                 [rows for _, rows in sorted(self._parts.items(), key=itemgetter(0))]
             )
-        tables = [_load(path, bucket) for path in sorted(self.folder.iterdir())]
+        batches = [_load(path, bucket) for path in sorted(self.folder.iterdir())]
         spelled = {
             field.name
-            for table in tables
-            for field in table.schema
+            for batch in batches
+            for field in batch.schema
             if pa.types.is_large_string(field.type)
         }
-        tables = [_decode(table, spelled) for table in tables]
+        tables = [_even_out(batch, spelled) for batch in batches]
         table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
         columns = []
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -126,23 +128,22 @@ def _spell_out(rows: pl.DataFrame, buckets: int) -> pl.DataFrame:
     return rows.with_columns(pl.col(many).cast(pl.String)) if many else rows
 
 
-def _decode(table: pa.Table, names: Collection[str]) -> pa.Table:
-    fields = [
-        field.with_type(pa.large_string()) if field.name in names else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))
+def _even_out(batch: pa.RecordBatch, spelled: Collection[str]) -> pa.Table:
+    """Return a batch with types that are alike in all parts: `spelled` columns are text there."""
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if name in spelled:
+            column = column.cast(pa.large_string())
+        elif pa.types.is_dictionary(column.type):
+            column = column.cast(CODED)
+        columns[name] = column
+    return pa.table(columns)
 
 
-def _load(path: Path, bucket: int) -> pa.Table:
-    """Return one bucket of one part, the types of its dictionaries alike in all parts."""
+def _load(path: Path, bucket: int) -> pa.RecordBatch:
+    """Return one bucket of one part."""
     try:
-        with pa.memory_map(str(path)) as source, ipc.open_file(source) as reader:
-            table = pa.Table.from_batches([reader.get_batch(bucket)])
+        with pa.memory_map(str(path)) as source, ipc.open_file(source, options=ALONE) as reader:
+            return reader.get_batch(bucket)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None
-    fields = [
-        field.with_type(CODED) if pa.types.is_dictionary(field.type) else field
-        for field in table.schema
-    ]
-    return table.cast(pa.schema(fields))

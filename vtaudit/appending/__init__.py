@@ -27,10 +27,8 @@ from vtaudit.appending.manifest import Outcome, describe_batch, write_manifest_b
 from vtaudit.appending.planning import plan_batch
 from vtaudit.appending.reading import Rows, read_batch
 from vtaudit.appending.tables import tabulate_store, write_tables
-from vtaudit.audit import counts_of
 from vtaudit.clock import Clock
 from vtaudit.config import Settings
-from vtaudit.counts import RUN
 from vtaudit.laws import check_laws, check_sums
 from vtaudit.places import BATCH, STATE
 from vtaudit.plan import Plan
@@ -142,10 +140,10 @@ def _finish(
     counts = merge_batches([before, added])
     with clock.stage("audit"):
         name = f"{out.name} batch {batch.number}"
-        of_batch = counts_of(whole_store(added), RUN, RUN)
+        of_batch = whole_store(added)
         thresholds = settings.thresholds()
         check_laws(store.work / BATCH, name, of_batch, thresholds, targets=settings.targets)
-        check_sums(out.name, counts_of(whole_store(counts), RUN, RUN))
+        check_sums(out.name, whole_store(counts))
     outcome = Outcome(batch, store, tuple(results), added)
     entry = describe_batch(outcome, _run_id(batch, store), logs, clock.seconds)
     body = write_manifest_body(outcome, entry)

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.learning import Learned
-from vtaudit.counts import RUN, SCHEMA, count_verdicts, merge_counts
+from vtaudit.counts import RUN, count_verdicts, merge_counts
 from vtaudit.outputs import gather_verdicts, scope_names
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
 from vtaudit.records import NOT_CUT, Verdicts
+from vtaudit.tallies import SCHEMA, Name, tally_of
 
 # of the store: what cannot be added up from batches, as a key may come with several
 STORE = "store"
@@ -55,7 +56,7 @@ def _count(plan: Plan, bucket: Bucket, verdicts: Verdicts, rows: NDArray[np.bool
         bucket.rows.filter(pl.Series(rows)).select(scope_names(plan)),
         plan.settings.thresholds(),
         targets=plan.settings.targets,
-    )
+    ).spell()
 
 
 def _move(
@@ -109,17 +110,14 @@ def merge_batches(parts: list[pl.DataFrame]) -> pl.DataFrame:
     return summed.filter(pl.col("count") != 0)
 
 
-def whole_store(counts: pl.DataFrame) -> pl.DataFrame:
-    """Return the counts of all batches together, in the scope of a run."""
+def whole_store(counts: pl.DataFrame) -> dict[Name, int]:
+    """Return the counts of all batches together, by measure and kind."""
     by_store = pl.col("measure").is_in(["unique", "windows"])
     of_run = counts.filter((pl.col("scope") == RUN) & ~by_store)
-    of_store = counts.filter(pl.col("scope") == STORE)
-    return merge_counts(
-        [
-            of_run.drop("batch"),
-            of_store.drop("batch").with_columns(scope=pl.lit(RUN), scope_value=pl.lit(RUN)),
-        ]
+    of_store = counts.filter(pl.col("scope") == STORE).with_columns(
+        scope=pl.lit(RUN), scope_value=pl.lit(RUN)
     )
+    return tally_of(pl.concat([of_run, of_store]).drop("batch")).of_group((RUN, RUN))
 
 
 def of_batch(counts: pl.DataFrame, batch: int) -> pl.DataFrame:

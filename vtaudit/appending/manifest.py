@@ -17,9 +17,7 @@ from vtaudit.appending.forgetting import describe_forgotten, now
 from vtaudit.appending.lines import BUCKETS
 from vtaudit.appending.loading import Batch
 from vtaudit.appending.taking import record_files
-from vtaudit.audit import counts_of
 from vtaudit.canonical import CARRIED
-from vtaudit.counts import RUN
 from vtaudit.mapping import column_paths
 from vtaudit.outputs import NAMED_KEYS, ShardResult
 from vtaudit.places import BATCH, STATE, numbered
@@ -27,6 +25,7 @@ from vtaudit.plan import types_by_file, versions
 from vtaudit.reports import fingerprint_input, fingerprint_output, list_notes
 from vtaudit.storage import Place, show_place
 from vtaudit.store import write_table
+from vtaudit.tallies import NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,8 @@ def _notes(outcome: Outcome) -> list[str]:
     results = outcome.results
     unscored = [key for result in results for key in result.unscored][:NAMED_KEYS]
     unused = [key for result in results for key in result.unused][:NAMED_KEYS]
-    whole = ShardResult(outcome.added, 0, tuple(unscored), tuple(unused))
-    counts = counts_of(whole_store(outcome.added), RUN, RUN)
+    whole = ShardResult(NOTHING, 0, tuple(unscored), tuple(unused))
+    counts = whole_store(outcome.added)
     notes = list(list_notes(outcome.batch.plan, outcome.batch.plan.files, whole, counts))
     files = outcome.before["files"]
     for one in [each for result in results for each in result.conflicts][:NAMED_KEYS]:

@@ -81,7 +81,7 @@ def _read_chunks(plan: Plan, folder: Path, tell: Progress) -> Rows:
 
     def read(number: int) -> tuple[pl.DataFrame, bool]:
         chunk = log.read_chunk(number)
-        return count_chunk(plan, chunk).counts, chunk.has_discounts
+        return count_chunk(plan, chunk).counts.spell(), chunk.has_discounts
 
     padding, has_discounts = [], False
     with ThreadPoolExecutor(plan.settings.threads) as pool:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from vtaudit import audit
 from vtaudit.appending.counting import of_batch, whole_store
 from vtaudit.appending.taking import Files, as_inputs, latest_files
-from vtaudit.counts import RUN
 from vtaudit.plan import Plan
 from vtaudit.store import write_table
 
@@ -34,7 +33,7 @@ def tabulate_store(
     unknown = audit.unknown_counts(
         ordered=False, targets=plan.settings.targets, ratio=plan.shape.has("target_log_prob")
     )
-    whole = audit.counts_of(whole_store(counts), RUN, RUN)
+    whole = whole_store(counts)
     rows = audit.audit_rows(whole, unknown)
     by_batch = pl.concat([_group(counts, entry["batch"]) for entry in batches])
     return {
