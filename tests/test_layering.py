@@ -54,9 +54,9 @@ IMPORTS = {
     "appending.reading": (
         "appending.lines canonical config counts errors labels outputs plan reading reports units"
     ),
-    "appending.tables": "appending.counting appending.taking audit plan store",
+    "appending.tables": "appending.counting appending.taking audit plan store tallies",
     "appending.taking": "canonical errors records sources storage",
-    "audit": "counts errors reasons records schemas",
+    "audit": "counts errors reasons records schemas tallies",
     "canonical": "errors schemas",
     "carry": "errors mapping records schemas",
     "checkpoints": "errors outputs pieces store tallies",
@@ -158,7 +158,7 @@ IMPORTS = {
         "audit canonical columns counts kernels labels ledger pieces plan reasons records "
         "results shard store tallies units"
     ),
-    "pieces": "counts kernels",
+    "pieces": "counts kernels labels",
     "pipeline": (
         "appending audit checkpoints clock config counts errors kernels laws outputs plan "
         "reading reports running storage store units"

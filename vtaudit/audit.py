@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from vtaudit.errors import InputError
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import InputFile
 from vtaudit.schemas import arrow_schema, load_columns
+from vtaudit.tallies import Group, Tally, text_columns
 
 BATCH = 0
 CLIPS = ("rho", "c", "pg_rho")
@@ -109,40 +111,46 @@ def _audit_row(
     }
 
 
-def tabulate_groups(counted: pl.DataFrame) -> pl.DataFrame:
+def tabulate_groups(tally: Tally) -> pl.DataFrame:
     """Return the rows of `audit_by`: every scope and value, non-zero counts only."""
-    places = [(m, kind, over) for m, kinds, over in MEASURES for kind in kinds]
-    measures = pl.DataFrame(
-        places,
-        schema={"measure": pl.String, "kind": pl.String, "denominator_measure": pl.String},
-        orient="row",
-    ).with_row_index("place")
-    group = ["scope", "scope_value"]
-    totals = counted.filter(pl.col("kind").is_null())
-    rows = totals.filter(pl.col("measure").is_in(["received", "padding"]))
-    totals = pl.concat([totals, rows.with_columns(pl.lit("rows").alias("measure"))])
-    totals = totals.group_by(*group, pl.col("measure").alias("denominator_measure")).agg(
-        pl.col("count").sum().alias("denominator")
+    order = sorted(range(len(tally.groups)), key=lambda k: _text_order(tally.groups[k]))
+    of_name = dict(zip(tally.names, tally.table[order].T, strict=True))
+    nothing = np.zeros(len(order), np.int64)
+    received, padding = (of_name.get((name, None), nothing) for name in ("received", "padding"))
+    of_name["rows", None] = received + padding
+    places = [(measure, kind, over) for measure, kinds, over in MEASURES for kind in kinds]
+    counts = np.stack([of_name.get(place[:2], nothing) for place in places], axis=1)
+    totals = np.stack([of_name.get((over or "", None), nothing) for *_, over in places], axis=1)
+    line, place = np.nonzero(counts)
+    measures, kinds = text_columns([place[:2] for place in places])
+    overs = pl.Series([over for *_, over in places], dtype=pl.String)
+    scopes, values = text_columns([_shown_group(tally.groups[k]) for k in order])
+    frame = pl.DataFrame(
+        {
+            "measure": measures.gather(place),
+            "kind": kinds.gather(place),
+            "count": counts[line, place],
+            "denominator": totals[line, place],
+            "denominator_measure": overs.gather(place),
+            "scope": scopes.gather(line),
+            "scope_value": values.gather(line),
+        }
     )
-    found = (
-        counted.join(measures, on=["measure", "kind"], nulls_equal=True)
-        .join(totals, on=[*group, "denominator_measure"], how="left", nulls_equal=True)
-        .sort(*group, "place")
-    )
-    is_run = pl.col("scope") == RUN
-    has_total = pl.col("denominator_measure").is_not_null()
-    total = pl.when(has_total).then(pl.col("denominator").fill_null(0))
-    return found.select(
-        "measure",
-        "kind",
-        "count",
-        total.alias("denominator"),
-        "denominator_measure",
+    total = pl.when(pl.col("denominator_measure").is_not_null()).then(pl.col("denominator"))
+    return frame.with_columns(
+        total,
         pl.when(total > 0).then(pl.col("count") / total).alias("fraction"),
         pl.lit(BATCH).cast(pl.Int64).alias("batch"),
-        pl.when(is_run).then(pl.lit("batch")).otherwise("scope").alias("scope"),
-        pl.when(is_run).then(pl.lit(str(BATCH))).otherwise("scope_value").alias("scope_value"),
     )
+
+
+def _text_order(group: Group) -> tuple[bytes, bool, bytes]:
+    scope, value = group
+    return scope.encode(), value is not None, (value or "").encode()
+
+
+def _shown_group(group: Group) -> tuple[str, str | None]:
+    return ("batch", str(BATCH)) if group[0] == RUN else group
 
 
 def summary_row(

@@ -16,11 +16,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vtaudit.canonical import LINEAGE
-from vtaudit.labels import decode_text
+from vtaudit.labels import concat_coded
 from vtaudit.plan import Plan
 from vtaudit.reading import Range, read_batchwise
 from vtaudit.records import InputFile
-from vtaudit.stretches import mark_changes
+from vtaudit.stretches import mark_changes, number_rows
 
 # a log of shorter runs is brought together by trajectory as a whole
 LEAST_ROWS_OF_A_RUN = 8
@@ -79,7 +79,7 @@ def survey_runs(plan: Plan, size: int, tick: Callable[[int], None]) -> Runs | No
                 tick(plan.files[place].rows or 0)
         finally:
             pool.shutdown(cancel_futures=True)
-    runs = pl.concat(found).sort("file", "start").with_row_index("run")
+    runs = concat_coded(found).with_row_index("run")
     runs = runs.with_columns(pl.Series("height", _heights(runs, plan.files)))
     return _settle(runs, size, stitched=plan.settings.windows == "stitched")
 
@@ -105,11 +105,11 @@ def _survey_file(plan: Plan, place: int) -> pl.DataFrame | None:
         count += parts[-1].height
         if count > limit:
             return None
-    return _join_runs(pl.concat(parts))
+    return _join_runs(concat_coded(parts))
 
 
 def _find_runs(frame: pl.DataFrame, *, stitched: bool) -> pl.DataFrame:
-    """Return the runs of one batch, text decoded."""
+    """Return the runs of one batch."""
     is_keyed = pl.col("trajectory_id").is_not_null() & (pl.col("step") >= 0)
     if "valid" in frame.columns:
         is_keyed &= pl.col("valid").ne_missing(0)
@@ -130,7 +130,7 @@ def _find_runs(frame: pl.DataFrame, *, stitched: bool) -> pl.DataFrame:
     runs = keyed[heads].select(
         "trajectory_id", "unroll_id", "file", "value", *lineage, start="row", low="step"
     )
-    return decode_text(runs.with_columns(pl.Series("high", step[tails])))
+    return runs.with_columns(pl.Series("high", step[tails]))
 
 
 def _join_runs(runs: pl.DataFrame) -> pl.DataFrame:
@@ -180,16 +180,12 @@ def _tell_contested(
     """
     window = ["trajectory_id"] if stitched else ["trajectory_id", "unroll_id"]
     overlaps = np.bincount(groups.number, minlength=1)[groups.number] > 1
-    of_window = by_step.with_columns(pl.Series("overlaps", overlaps)).select(
-        pl.col("run").first().over(window).alias("window"),
-        pl.len().over(window).alias("runs"),
-        pl.col("height").sum().over(window),
-        pl.col("overlaps").any().over(window),
-    )
-    number, count = of_window["window"].to_numpy(), of_window["runs"].to_numpy()
-    height = of_window["height"].to_numpy()
+    number = number_rows([by_step[name] for name in window], by_step.height)
+    count = np.bincount(number, minlength=1)[number]
+    # sums of rows are exact in float64
+    height = np.bincount(number, by_step["height"].to_numpy(), minlength=1)[number]
     is_long = (height > LONG * size) & (count <= 1 + height // (size // LONG + 1))
-    is_long &= ~of_window["overlaps"].to_numpy()
+    is_long &= np.bincount(number, overlaps, minlength=1)[number] == 0
     while True:
         torn = np.zeros(len(groups.firsts) + 1, np.bool_)
         torn[groups.number[overlaps | ((count > 1) & ~is_long)]] = True

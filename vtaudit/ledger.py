@@ -146,7 +146,7 @@ def find_outside(
     rows += np.arange(len(rows))
     names = ["trajectory_id", "step", *lineage]
     ends = decode_text(frame.select(names)[rows]).with_columns(pl.col("step") + 1)
-    edges = edges.cast({name: ends.schema[name] for name in names})
+    edges = decode_text(edges).cast({name: ends.schema[name] for name in names})
     found = ends.join(edges, on=names, how="left", nulls_equal=True, maintain_order="left")
     outside[rows] = found["value"].fill_null(float("nan")).to_numpy()
     return outside

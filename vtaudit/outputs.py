@@ -167,7 +167,7 @@ def tabulate(plan: Plan, whole: ShardResult) -> dict[str, Any]:
     return {
         "summary": [audit.summary_row(rows, counts, plan.files)],
         "audit": rows,
-        "audit_by": audit.tabulate_groups(whole.counts.spell()),
+        "audit_by": audit.tabulate_groups(whole.counts),
         "files": audit.file_rows(plan.files),
     }
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from vtaudit.counts import RUN
 from vtaudit.kernels import Carry
+from vtaudit.labels import decode_text
 
 Seen = tuple[str, str | None, str, str | None, int | None]
 # counted once for a window or a delivery, however many pieces it has
@@ -60,6 +61,7 @@ def follow(after: Junction | None, edges: pl.DataFrame | None) -> pl.DataFrame |
     row = pl.DataFrame([after.row], schema_overrides={"value": pl.Float64})
     if edges is None:
         return row
+    edges = decode_text(edges)
     return pl.concat([edges, row.select(edges.columns).cast(edges.schema)]).unique()
 
 

@@ -121,9 +121,9 @@ def _finish(
     plan, settings = log.plan, log.plan.settings
     with clock.stage("audit"):
         counts = whole.counts.of_group((RUN, RUN))
+        check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)
         tables = tabulate(plan, whole)
         summary, files = tables["summary"][0], plan.files
-        check_laws(work, out.name, counts, settings.thresholds(), targets=settings.targets)
     resolved, tags = settings.as_json(), settings.tags
     tables["runs"] = [audit.run_row(resolved, versions(), tags, clock.seconds)]
     written = {name: audit.make_table(name, plan.run_id, body) for name, body in tables.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -45,8 +46,9 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
 
         def run_all(run: Callable[[Any], list[ShardResult]], tasks: Sequence[Any]) -> None:
             nonlocal done
-            for future in [pool.submit(run, task) for task in tasks]:
-                found = future.result()
+            futures = deque(pool.submit(run, task) for task in tasks)
+            while futures:
+                found = futures.popleft().result()
                 results.extend(found)
                 done += len(found)
                 tell("computing shards", done, total)

@@ -51,7 +51,7 @@ class Tally:
     def spell(self) -> pl.DataFrame:
         """Return the counts that are not 0 in long form: the columns of SCHEMA."""
         line, column = np.nonzero(self.table)
-        texts = [*_columns_of(self.groups), *_columns_of(self.names)]
+        texts = [*text_columns(self.groups), *text_columns(self.names)]
         places = (line, line, column, column)
         values = [text.gather(place) for text, place in zip(texts, places, strict=True)]
         counts = pl.Series(self.table[line, column])
@@ -66,7 +66,8 @@ class Tally:
 NOTHING = Tally((), (), np.zeros((0, 0), np.int64))
 
 
-def _columns_of(pairs: Sequence[tuple[str, str | None]]) -> list[pl.Series]:
+def text_columns(pairs: Sequence[tuple[str, str | None]]) -> list[pl.Series]:
+    """Return the first and the second texts of some pairs, a column each."""
     return [pl.Series([pair[place] for pair in pairs], dtype=pl.String) for place in (0, 1)]
 
 

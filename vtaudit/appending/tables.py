@@ -14,6 +14,7 @@ from vtaudit.appending.counting import of_batch, whole_store
 from vtaudit.appending.taking import Files, as_inputs, latest_files
 from vtaudit.plan import Plan
 from vtaudit.store import write_table
+from vtaudit.tallies import tally_of
 
 Rows = list[dict[str, Any]]
 Batches = Sequence[Mapping[str, Any]]
@@ -51,7 +52,7 @@ def tabulate_store(
 def _group(counts: pl.DataFrame, batch: int) -> pl.DataFrame:
     """Return the rows of `audit_by` of one batch."""
     is_batch = pl.col("scope") == "batch"
-    return audit.tabulate_groups(of_batch(counts, batch)).with_columns(
+    return audit.tabulate_groups(tally_of(of_batch(counts, batch))).with_columns(
         pl.lit(batch, pl.Int64).alias("batch"),
         pl.when(is_batch).then(pl.lit(str(batch))).otherwise("scope_value").alias("scope_value"),
     )
