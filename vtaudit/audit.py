@@ -189,8 +189,13 @@ def make_table(
     """Return rows as an Arrow table with the schema of schemas/NAME.json."""
     if isinstance(rows, pl.DataFrame):
         schema = arrow_schema(name)
-        columns = rows.with_columns(pl.lit(run_id).alias("run_id")).select(schema.names).to_arrow()
-        return columns.cast(schema)
+        rows = rows.with_columns(pl.lit(run_id).alias("run_id"))
+        # column by column, as a copy of the whole table would be large
+        oldest = pl.CompatLevel.oldest()
+        columns = [
+            rows[field.name].to_arrow(compat_level=oldest).cast(field.type) for field in schema
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
     return pa.Table.from_pylist([{"run_id": run_id, **row} for row in rows], arrow_schema(name))
 
 

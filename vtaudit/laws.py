@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from vtaudit.errors import LawError
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason
 
 Counts = Mapping[tuple[str, str | None], int]
+Found = Counter[tuple[str, str | None]]
 # what must be equal, and the two numbers
 Law = tuple[str, int, int]
 
@@ -61,47 +67,63 @@ def sum_laws(counts: Counts) -> Iterator[Law]:
     yield "sum of rejected_primary = rejected", primary, counts.get(("rejected", None), 0)
 
 
-def _scan(parts: Sequence[Path], columns: Sequence[str]) -> pl.LazyFrame:
-    """Return some columns of all parts, whatever the types of the others."""
-    return pl.concat([pl.scan_parquet(part, glob=False).select(columns) for part in parts])
-
-
 def rejects_laws(parts: Sequence[Path], counts: Counts) -> Iterator[Law]:
     """Yield each count of rejected rows with the rows of rejects."""
-    rows = _scan(parts, ["primary_reason", "reasons"])
-    first = rows.group_by("primary_reason").len().collect(engine="streaming")
-    any_ = rows.select(pl.col("reasons").explode()).group_by("reasons").len()
-    for measure, found in (
-        ("rejected_primary", dict(first.iter_rows())),
-        ("rejected_any", dict(any_.collect(engine="streaming").iter_rows())),
-    ):
+
+    def count(part: Path) -> Found:
+        rows = pq.read_table(part, columns=["primary_reason", "reasons"])
+        listed = pc.list_flatten(rows["reasons"])
+        return _count_values("rejected_primary", rows["primary_reason"]) + _count_values(
+            "rejected_any", listed
+        )
+
+    found = _sum_parts(parts, count)
+    for measure in ("rejected_primary", "rejected_any"):
         for reason in Reason:
             key = (measure, reason.code)
-            yield f"{measure} {reason.code}", counts.get(key, 0), found.get(reason.code, 0)
+            yield f"{measure} {reason.code}", counts.get(key, 0), found[key]
 
 
 def targets_laws(
     parts: Sequence[Path], counts: Counts, thresholds: Mapping[str, float]
 ) -> Iterator[Law]:
     """Yield each count of accepted rows with the rows of targets."""
-    ratio = pl.col("log_ratio").cast(pl.Float64)
-    found = (
-        _scan(parts, ["boundary", "bootstrap_source", "log_ratio"])
-        .group_by("boundary", "bootstrap_source")
-        .agg(
-            pl.len(),
-            *((ratio > math.log(bar)).sum().alias(kind) for kind, bar in thresholds.items()),
-        )
-        .collect(engine="streaming")
-    )
-    rows = int(found["len"].sum())
-    yield "accepted = rows of targets", counts.get(("accepted", None), 0), rows
-    for kind in thresholds:
-        yield f"clipped {kind}", counts.get(("clipped", kind), 0), int(found[kind].sum())
-    for measure, column, kinds in (
-        ("boundary", "boundary", BOUNDARIES),
-        ("bootstrap", "bootstrap_source", BOOTSTRAP_SOURCES),
+    columns = {"boundary": "boundary", "bootstrap": "bootstrap_source"}
+
+    def count(part: Path) -> Found:
+        texts = list(columns.values())
+        with pq.ParquetFile(part, read_dictionary=texts) as parquet:
+            rows = parquet.read(columns=[*texts, "log_ratio"], use_threads=False)
+        found: Found = Counter({("accepted", None): rows.num_rows})
+        for measure, column in columns.items():
+            found += _count_values(measure, rows[column])
+        ratio = rows["log_ratio"].cast(pa.float64())
+        for kind, bar in thresholds.items():
+            found["clipped", kind] += pc.sum(pc.greater(ratio, math.log(bar))).as_py() or 0
+        return found
+
+    found = _sum_parts(parts, count)
+    accepted: tuple[str, None] = ("accepted", None)
+    yield "accepted = rows of targets", counts.get(accepted, 0), found[accepted]
+    for measure, kinds in (
+        ("clipped", thresholds),
+        ("boundary", BOUNDARIES),
+        ("bootstrap", BOOTSTRAP_SOURCES),
     ):
         for kind in kinds:
-            written = int(found.filter(pl.col(column) == kind)["len"].sum())
-            yield f"{measure} {kind}", counts.get((measure, kind), 0), written
+            yield f"{measure} {kind}", counts.get((measure, kind), 0), found[measure, kind]
+
+
+def _count_values(measure: str, column: pa.ChunkedArray) -> Found:
+    values, counts = pc.value_counts(column).flatten()
+    kinds = values.to_pylist()
+    return Counter({(measure, kind): n for kind, n in zip(kinds, counts.to_pylist(), strict=True)})
+
+
+def _sum_parts(parts: Sequence[Path], count: Callable[[Path], Found]) -> Found:
+    """Return the sum of what is counted in each part; few parts are in memory at once."""
+    found: Found = Counter()
+    with ThreadPoolExecutor(pl.thread_pool_size()) as pool:
+        for each in pool.map(count, parts):
+            found.update(each)
+    return found

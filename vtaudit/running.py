@@ -18,6 +18,7 @@ from vtaudit.plan import Plan
 from vtaudit.reports import Progress
 from vtaudit.shard import Received, judge_shard
 from vtaudit.store import sync
+from vtaudit.tuning import give_back
 from vtaudit.units import Log
 
 # so many results are added up at once, so that few wait in memory
@@ -58,12 +59,17 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
                 kept.result()
 
         try:
-            run_all(runner.run_chunks, log.tasks)
-            _check_discounts(log, results)
-            run_all(runner.run_bucket, log.buckets)
+            for run, tasks in (
+                (runner.run_chunks, log.tasks),
+                (runner.run_bucket, log.buckets),
+            ):
+                give_back()
+                run_all(run, tasks)
+                _check_discounts(log, results)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+    give_back()
     return results
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import CARRIED
 from vtaudit.errors import InputError
-from vtaudit.labels import code_dictionary, code_text, concat_coded, number_values
+from vtaudit.labels import code_dictionary, concat_coded, number_values
 
 MAX_BUCKETS = 4_096
 SHARD_ROWS = 262_144
@@ -105,10 +105,9 @@ class Spill:
         table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
         columns = []
         for name, column in zip(table.column_names, table.columns, strict=True):
-            if pa.types.is_dictionary(column.type):
+            is_coded = pa.types.is_dictionary(column.type) or name in spelled
+            if is_coded and not name.startswith(CARRIED):
                 columns.append(code_dictionary(column, name))
-            elif name in spelled and not name.startswith(CARRIED):
-                columns.append(code_text(pl.Series(name, column)))
             else:
                 columns.append(pl.Series(name, column))
         return pl.DataFrame(columns)
@@ -143,7 +142,7 @@ def _even_out(batch: pa.RecordBatch, spelled: Collection[str]) -> pa.Table:
 def _load(path: Path, bucket: int) -> pa.RecordBatch:
     """Return one bucket of one part."""
     try:
-        with pa.memory_map(str(path)) as source, ipc.open_file(source, options=ALONE) as reader:
+        with pa.OSFile(str(path)) as source, ipc.open_file(source, options=ALONE) as reader:
             return reader.get_batch(bucket)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read: {error}") from None

@@ -13,8 +13,8 @@ import click
 
 from vtaudit.cli.group import FOUND_SOMETHING, drop_stdout, main
 from vtaudit.cli.options import read_options, setting_options
-from vtaudit.cli.tuning import tune_process
 from vtaudit.config import load_settings
+from vtaudit.tuning import tune_process
 
 if TYPE_CHECKING:
     from vtaudit.reports import RunResult

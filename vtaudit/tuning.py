@@ -1,7 +1,4 @@
-"""How the libraries of a whole process allocate and thread, set before they are imported.
-
-Only commands do so: a library leaves the process that imports it alone.
-"""
+"""How the libraries of the process allocate and thread."""
 
 from __future__ import annotations
 
@@ -19,6 +16,8 @@ KEEP = 0
 def tune_process(threads: int | None) -> None:
     """Keep freed memory for what comes next, in one allocator, and start no idle threads.
 
+    Only a command does so, before it imports the libraries: what imports vtaudit is left alone.
+
     Args:
         threads: of Polars' pool, which is sized when Polars is imported; None leaves it.
     """
@@ -30,3 +29,10 @@ def tune_process(threads: int | None) -> None:
     if hasattr(libc, "mallopt"):
         libc.mallopt(TRIM_THRESHOLD, TRIM_BYTES)
         libc.mallopt(MMAP_THRESHOLD, MMAP_BYTES)
+
+
+def give_back() -> None:
+    """Return what glibc keeps of freed memory to the system: the next stage needs other sizes."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
