@@ -106,7 +106,7 @@ def _canonical_type(file: str, column: Column, found: pa.DataType) -> pl.DataTyp
         "flag": _flag_type(found),
         "action": _action_type(found),
         "list<flag>": pl.List(pl.Boolean()) if _is_list_of(found, _is_flag) else None,
-        "list<float>": pl.List(pl.Float64()) if _is_list_of(found, _is_number) else None,
+        "list<float>": _float_list(found) if _is_list_of(found, _is_number) else None,
         "timestamp": pl.Datetime("us") if pat.is_timestamp(found) else None,
     }
     dtype = kinds[column.type]
@@ -147,6 +147,11 @@ def _action_type(found: pa.DataType) -> pl.DataType | None:
     return pl.List(pl.Float64()) if _is_list_of(found, _is_number) else None
 
 
+def _float_list(found: pa.DataType) -> pl.DataType:
+    """Lists are wide, so float32 stays what it is; every rule computes in float64."""
+    return pl.List(pl.Float32() if pat.is_float32(found.value_type) else pl.Float64())
+
+
 def _is_number(found: pa.DataType) -> bool:
     return bool(pat.is_floating(found) or pat.is_integer(found) or pat.is_decimal(found))
 
@@ -169,6 +174,8 @@ def _join_types(file: str, column: Column, one: pl.DataType, other: pl.DataType)
         return pl.String()
     if column.type in ("action", "flag") and pl.List not in pair:
         return pl.Float64()
+    if column.type == "list<float>":
+        return pl.List(pl.Float64())
     raise SchemaError(
         f"{file}, column {column.name}: found {other}, other files have {one}; expected one type "
         "in all files; re-export them alike"

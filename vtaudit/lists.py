@@ -18,12 +18,13 @@ class Lists(NamedTuple):
     Attributes:
         starts: where each list begins in `values`  # [N] int64
         lengths: elements of each list, -1 for null  # [N] int64
-        values: of masks 0, 1 or NULL_ELEMENT, of logits NaN for null  # [E] uint8 or float64
+        values: of masks 0, 1 or NULL_ELEMENT, of logits NaN for null
+            # [E] uint8, float32 or float64
     """
 
     starts: NDArray[np.int64]
     lengths: NDArray[np.int64]
-    values: NDArray[np.uint8] | NDArray[np.float64]
+    values: NDArray[np.uint8] | NDArray[np.floating]
 
 
 class Beside(NamedTuple):
@@ -47,7 +48,7 @@ class Beside(NamedTuple):
 
 
 def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists:
-    """Return a list column of bool or float64 as arrays; an absent one as null on every row.
+    """Return a list column as arrays, an absent one, of `dtype`, as null on every row.
 
     Logits without nulls are a view of the column's memory; masks are a byte an element.
     """
@@ -63,11 +64,12 @@ def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists
     lengths = np.diff(offsets)
     if column.null_count():
         lengths[column.is_null().to_numpy()] = -1
-    values = _mask_elements(elements) if dtype is np.uint8 else elements.fill_null(np.nan)
+    is_mask = dtype is np.uint8
+    values = (_mask_elements(elements) if is_mask else elements.fill_null(np.nan)).to_numpy()
     return Lists(
         _lay_out(offsets[:-1] - offsets[0], np.int64),
         _lay_out(lengths, np.int64),
-        _lay_out(values.to_numpy(), dtype),
+        _lay_out(values, values.dtype.type),
     )
 
 
