@@ -94,23 +94,23 @@ class Spill:
             return concat_coded(
                 [rows for _, rows in sorted(self._parts.items(), key=itemgetter(0))]
             )
+        table, coded = self._load_table(bucket)
+        return pl.DataFrame(
+            [
+                code_dictionary(column, name) if name in coded else pl.Series(name, column)
+                for name, column in zip(table.column_names, table.columns, strict=True)
+            ]
+        )
+
+    def _load_table(self, bucket: int) -> tuple[pa.Table, set[str]]:
+        """Return one bucket of all parts, and the names of the columns that were Enums."""
         batches = [_load(path, bucket) for path in sorted(self.folder.iterdir())]
-        spelled = {
-            field.name
-            for batch in batches
-            for field in batch.schema
-            if pa.types.is_large_string(field.type)
-        }
-        tables = [_even_out(batch, spelled) for batch in batches]
-        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-        columns = []
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            is_coded = pa.types.is_dictionary(column.type) or name in spelled
-            if is_coded and not name.startswith(CARRIED):
-                columns.append(code_dictionary(column, name))
-            else:
-                columns.append(pl.Series(name, column))
-        return pl.DataFrame(columns)
+        fields = [field for batch in batches for field in batch.schema]
+        spelled = {field.name for field in fields if pa.types.is_large_string(field.type)}
+        coded = {field.name for field in fields if pa.types.is_dictionary(field.type)}
+        table = pa.concat_tables(_even_out(batch, spelled) for batch in batches)
+        own = {name for name in spelled | coded if not name.startswith(CARRIED)}
+        return table.unify_dictionaries().combine_chunks(), own
 
     def _path(self, part: int) -> Path:
         return self.folder / f"{part:05d}.arrow"

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pat
 
 from vtaudit.errors import UnreadableError
 from vtaudit.ranges import is_text
@@ -20,6 +21,8 @@ from vtaudit.records import InputFile
 from vtaudit.storage import Place, Status, last_name, list_parquet, open_binary, read_status
 
 BATCH_ROWS = 131_072
+# buffers of lists grow by copying: in large batches that takes half the time of decoding again
+NESTED_BATCH_ROWS = 32_768
 HASH_CHUNK_BYTES = 1 << 20
 # of a remote file, where each chunk is a request
 REMOTE_CHUNK_BYTES = 8 << 20
@@ -190,6 +193,8 @@ def read_batches(
             wanted = list(columns) or parquet.schema_arrow.names[:1]
             groups, first = _find_groups(parquet.metadata, start, stop)
             size = stop - first if at_once and start - first <= BATCH_ROWS else BATCH_ROWS
+            if any(pat.is_nested(parquet.schema_arrow.field(name).type) for name in wanted):
+                size = min(size, NESTED_BATCH_ROWS)
             for batch in _decode(parquet, file, groups, wanted, size):
                 after = first + batch.num_rows
                 if after > start:
