@@ -36,6 +36,9 @@ def scan(request, device, monkeypatch):
     """How rows are scanned: vtrace_packed on the device."""
     monkeypatch.setattr(launches, "CHAIN_PANELS", {"chain": 2}.get(request.param, 10**9))
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
+    monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
+    monkeypatch.setattr(launches, "TREE_GROUP", 2)
+    monkeypatch.setattr(launches, "CHUNKS_PER_TURN", 1)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
 
     def scan(rows, thresholds=THRESHOLDS["ones"], **options):

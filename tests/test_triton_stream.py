@@ -47,6 +47,9 @@ def use_carry(monkeypatch, kind):
     """Make launches use one way to pass x on, whatever their shape."""
     monkeypatch.setattr(launches, "CHAIN_PANELS", {"chain": 2}.get(kind, 10**9))
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
+    monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
+    monkeypatch.setattr(launches, "TREE_GROUP", 2)
+    monkeypatch.setattr(launches, "CHUNKS_PER_TURN", 1)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
     launches.launch_windows.cache_clear()
 
@@ -132,7 +135,7 @@ def make_windows(num_envs, seq_len, seed=0):
     return columns, ends
 
 
-SHAPES = [(1, 1), (5, 3), (3, 7), (5, 8), (7, CHUNK), (1, CHUNK + 1), (3, 3 * CHUNK), (2, 300)]
+SHAPES = [(1, 1), (5, 3), (3, 7), (5, 8), (7, CHUNK), (1, CHUNK + 1), (2, 300), (5, 3 * CHUNK)]
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -12,10 +12,6 @@ SEGMENTS, ANY_WINDOW, SHORT_WINDOW, PANEL_WINDOW = 0, 1, 2, 3
 IS_SEGMENTS, IS_SHORT = tl.constexpr(SEGMENTS), tl.constexpr(SHORT_WINDOW)
 IS_PANEL = tl.constexpr(PANEL_WINDOW)
 
-# counts of clipped rows are added up in so many places, lest all programs queue for one
-CLIP_SLOTS = 1024
-SLOTS = tl.constexpr(CLIP_SLOTS)
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_chunk(
@@ -229,25 +225,3 @@ def to_number(bits: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
     else:
         number = tl.cast(bits, tl.int32).to(COMPUTE, bitcast=True)
     return number
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def count_clips(
-    clip_ptr: tl.tensor,
-    log_ratio: tl.tensor,
-    factors: tl.tuple,
-    left: tl.tensor,
-    place: tl.tuple,
-    M: tl.constexpr,
-    ARE_BARS_ONE: tl.constexpr,
-) -> None:
-    """Add to one of the places the numbers of rows that each bar clips."""
-    is_row = positions(M) < left
-    lane = tl.arange(0, 4)
-    counts = tl.zeros([4], tl.int32)
-    for i in tl.static_range(3):
-        if i == 0 or not ARE_BARS_ONE:
-            clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
-        counts = tl.where(lane == i, clipped, counts)
-    slot_ptr = clip_ptr + 4 * ((place[0] + place[1]) % SLOTS)
-    tl.atomic_add(slot_ptr + lane, counts.to(tl.int64), mask=lane < 3, sem="relaxed")
