@@ -38,7 +38,8 @@ def scan(request, device, monkeypatch):
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
     monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
     monkeypatch.setattr(launches, "TREE_GROUP", 2)
-    monkeypatch.setattr(launches, "CHUNKS_PER_TURN", 1)
+    monkeypatch.setattr(launches, "LONG_WINDOW", 3)
+    monkeypatch.setattr(launches, "TURNS", 2)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
 
     def scan(rows, thresholds=THRESHOLDS["ones"], **options):

@@ -49,7 +49,8 @@ def use_carry(monkeypatch, kind):
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
     monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
     monkeypatch.setattr(launches, "TREE_GROUP", 2)
-    monkeypatch.setattr(launches, "CHUNKS_PER_TURN", 1)
+    monkeypatch.setattr(launches, "LONG_WINDOW", 3)
+    monkeypatch.setattr(launches, "TURNS", 2)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
     launches.launch_windows.cache_clear()
 

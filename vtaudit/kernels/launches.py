@@ -28,10 +28,10 @@ MAX_GRID = 65_535
 # and the chunk that a program waits for is done. A tree's programs wait less, for its neighbors
 CHAIN_GROUP = 384
 TREE_GROUP = 16
-# the panels of a long chain start in turns, a turn for so many chunks, at most so many turns: else
-# all would read the same column, and addresses a power of two apart share channels of the memory
-CHUNKS_PER_TURN = 8
-MAX_TURNS = 16
+# windows of so many chunks or more start in turns within their group: all would read the same
+# column, and addresses a power of two apart share channels of the memory
+LONG_WINDOW = 64
+TURNS = 16
 # a chain may look ahead over so many chunks in one panel, and in all over this share of them
 MAX_CHUNKS_AHEAD = 64
 MAX_SHARE_AHEAD = 1 / 16
@@ -65,8 +65,9 @@ def _launch_panels(
     if carry == NONE:
         return Launch(carry, panels, chunks, rows, window, looks_ahead, panels)
     groups = max(panels // (CHAIN_GROUP if carry == CHAIN else TREE_GROUP), 1)
-    turns = min(max(chunks // CHUNKS_PER_TURN, 1), MAX_TURNS) if carry == CHAIN else 1
-    return Launch(carry, panels, chunks, rows, window, looks_ahead, -(-panels // groups), turns)
+    is_long = carry == CHAIN and window == PANEL_WINDOW and chunks >= LONG_WINDOW
+    group, turns = -(-panels // groups), TURNS if is_long else 1
+    return Launch(carry, panels, chunks, rows, window, looks_ahead, group, turns)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -101,12 +101,7 @@ def set_up(
         "WAITS": not knobs.runtime.interpret,
         "num_warps": max(launch.chunk_rows // 128, 1),
     }
-    limits = {}
-    if not is_wide:
-        is_lean = outputs <= {"value_target", "advantage"}
-        is_simple = launch.carry in (NONE, CHAIN) and not launch.looks_ahead
-        carry_registers = REGISTERS if is_simple else CARRY_REGISTERS
-        limits["maxnreg"] = carry_registers if is_lean else OUTPUT_REGISTERS
+    limits = {} if is_wide else {"maxnreg": _limit_registers(launch, outputs)}
     return Setup(
         launch=launch,
         window=window,
@@ -118,6 +113,13 @@ def set_up(
         programs=_list_programs(launch, options, limits),
         counter=Program(add_counts_kernel, (1, 1, 1), {**_start_early(), "num_warps": 8}),
     )
+
+
+def _limit_registers(launch: Launch, outputs: frozenset[str]) -> int:
+    if not outputs <= {"value_target", "advantage"}:
+        return OUTPUT_REGISTERS
+    is_simple = launch.carry in (NONE, CHAIN) and not launch.looks_ahead
+    return REGISTERS if is_simple else CARRY_REGISTERS
 
 
 def _list_programs(

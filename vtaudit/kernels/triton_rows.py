@@ -37,9 +37,7 @@ def load_chunk(
         columns = _load_columns(inputs, cuts, start, left, row_count, M, 0)
     log_ratio, behavior, value, reward, given_discount, following, ends, truncated = columns
     if inputs[1] is not None:
-        WIDE: tl.constexpr = tl.float64 if behavior.dtype == tl.float64 else COMPUTE
-        SUBTRACT: tl.constexpr = tl.float64 if log_ratio.dtype == tl.float64 else WIDE
-        log_ratio = log_ratio.to(SUBTRACT) - behavior.to(SUBTRACT)
+        log_ratio = _subtract(log_ratio, behavior, COMPUTE)
     log_ratio = log_ratio.to(how[5]).to(COMPUTE)
     value, reward = value.to(COMPUTE), reward.to(COMPUTE)
     is_cut, is_end, place = _find_cuts(cuts, ends, truncated, start, left, M, how[3])
@@ -52,13 +50,20 @@ def load_chunk(
     _, second, third, fourth = split(value, M)
     next_value = join(second, third, fourth, following.to(COMPUTE), M)
     next_value = tl.where(is_interior, next_value, bootstrap)
-
     error = reward + discount * next_value - value
     rho, c, pg_rho, error = _clip_ratios(log_ratio, error, factors, how)
     delta = rho * error if how[4] else multiply(rho, error)
     gate = tl.where(is_interior, c, 0.0)
     made = (log_ratio, rho, c, pg_rho, delta, next_value)
     return made, (delta, discount * gate, gate), (value, error, discount, pg_rho, is_interior)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _subtract(target: tl.tensor, behavior: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
+    """Return target - behavior, in float64 where one of them is."""
+    WIDE: tl.constexpr = tl.float64 if behavior.dtype == tl.float64 else COMPUTE
+    NUMBER: tl.constexpr = tl.float64 if target.dtype == tl.float64 else WIDE
+    return target.to(NUMBER) - behavior.to(NUMBER)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -113,16 +113,7 @@ def vtrace_stream_kernel(
     calls = (word_ptr, tag)
     made = (log_ratio_ptr, rho_ptr, c_ptr, pg_rho_ptr, delta_ptr, next_value_ptr)
     scanned = (value_target_ptr, advantage_ptr, trace_length_ptr, clip_ptr)
-    how: tl.constexpr = (
-        M,
-        CARRY,
-        LOOKS_AHEAD,
-        WINDOW,
-        ARE_BARS_ONE,
-        RESULT,
-        COMPUTE,
-        WAITS,
-    )
+    how: tl.constexpr = (M, CARRY, LOOKS_AHEAD, WINDOW, ARE_BARS_ONE, RESULT, COMPUTE, WAITS)
     if CARRY == CARRY_REPAIR:
         if IS_EARLY:
             gdc_wait()
