@@ -188,6 +188,37 @@ def test_clip_counts_are_added(backend, device):
         assert counts.tolist() == expected
 
 
+def test_clip_counts_add_up_call_after_call(device):
+    columns, ends = make_windows(9, CHUNK + 3)
+    tensors = {name: torch.tensor(c, device=device) for name, c in columns.items()}
+    tensors["ends"] = torch.tensor(ends, device=device)
+    log_ratio = columns["target_log_prob"].astype(np.float64) - columns["behavior_log_prob"]
+    bars = {"rho_bar": 1.5, "c_bar": 1.0, "pg_rho_bar": 2.0}
+    expected = [int((log_ratio > math.log(bar)).sum()) for bar in bars.values()]
+    counts = torch.zeros((3, 2), dtype=torch.int64, device=device)[:, 0]
+    for calls in (1, 2, 3):
+        vtrace(**tensors, gamma=0.9, **bars, backend="triton", clip_counts=counts)
+        assert counts.tolist() == [calls * count for count in expected]
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "turns"),
+    [
+        ((65536, 1024), (65536, 1, 1), 1),
+        ((4096, 2048), (410, 4, 10), 1),  # ten groups, 4 panels too many
+        ((1024, 65536), (512, 128 + 15, 2), 16),
+        ((600, 1536), (600, 3, 1), 1),
+        ((40, 65536), (20, 256, 2), 1),  # a tree
+        ((1, 2**20), (4096, 1, 1), 1),
+        ((16384, 1000), (500, 1 + 32, 2), 1),  # 1000 panels that look ahead
+    ],
+)
+def test_panels_run_in_groups_and_long_windows_in_turns(shape, grid, turns):
+    launches.launch_windows.cache_clear()
+    launch = launches.launch_windows(*shape)
+    assert (launch.grid, launch.turns) == (grid, turns)
+
+
 def test_discount_and_last_value_are_read(device):
     columns, _ = make_windows(4, 20)
     del columns["bootstrap_values"]
@@ -303,14 +334,17 @@ def test_graphs_and_streams_run_the_kernel(shape):
     for result in found:
         assert_same_bits(result, expected)
     graph = torch.cuda.CUDAGraph()
+    counts = torch.zeros(3, dtype=torch.int64, device="cuda")
     with torch.cuda.graph(graph):
-        captured = vtrace(**windows, gamma=0.99)
-    for _ in range(3):
+        captured = vtrace(**windows, gamma=0.99, clip_counts=counts)
+    clipped = int((expected.log_ratio > 0).sum())
+    for replays in (1, 2, 3):
         for column in captured[:2]:
             column.fill_(math.nan)
         graph.replay()
         torch.cuda.synchronize()
         assert_same_bits(captured, expected)
+        assert counts.tolist() == [replays * clipped] * 3
 
 
 @pytest.mark.gpu
