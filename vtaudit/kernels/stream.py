@@ -93,6 +93,7 @@ def set_up(
         "M": launch.chunk_rows // 4,
         "HAS_ONE_PANEL": launch.panels == 1,
         "TURNS": launch.turns,
+        "HAS_GAPS": math.prod(launch.grid) > launch.panels * (launch.chunks + launch.looks_ahead),
         "LOOKS_AHEAD": int(launch.looks_ahead),
         "WINDOW": launch.window,
         "ARE_BARS_ONE": bars == {1} and thresholds.lambda_ == 1,
@@ -129,7 +130,7 @@ def _list_programs(
     scan = {"CARRY": launch.carry, "IS_EARLY": False, **options, **limits}
     programs = [Program(vtrace_stream_kernel, launch.grid, scan)]
     if launch.carry == TREE:
-        repair = {"CARRY": REPAIR, **options, **_start_early()}
+        repair = {"CARRY": REPAIR, **options, "HAS_GAPS": False, **_start_early()}
         programs.append(Program(vtrace_stream_kernel, (launch.panels, 1, 1), repair))
     return tuple(programs)
 

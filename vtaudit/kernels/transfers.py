@@ -7,26 +7,38 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-# arrays that travel together begin at multiples of so many bytes
+# arrays of fewer bytes travel together, and begin at multiples of so many
+LONE_BYTES = 4 << 20
 ALIGNMENT_BYTES = 256
+# arrays of so many bytes are copied in several threads
+PARALLEL_BYTES = 256 << 10
 
 
 def send(arrays: Iterable[NDArray[Any]], device: torch.device | str) -> list[torch.Tensor]:
-    """Return copies on the device, in one copy on its way when this returns; on a CPU copies."""
+    """Return copies on the device, on their way when this returns; on a CPU copies."""
     given = list(arrays)
-    ends = np.cumsum([-(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for array in given])
-    places = [0, *ends.tolist()]
+    sizes = [0 if array.nbytes >= LONE_BYTES else array.nbytes for array in given]
+    places = [0, *accumulate(-(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for size in sizes)]
     pinned = pin((places[-1],), np.dtype(np.uint8), device)
-    for array, place in zip(given, places, strict=False):
-        _fill(_view(pinned, place, array), array)
+    block = pinned.numpy()
+    for array, place, size in zip(given, places, sizes, strict=False):
+        part = block[place : place + size].view(array.dtype.newbyteorder("="))
+        if size:
+            _fill(part.reshape(array.shape), array)
     sent = pinned.to(device, non_blocking=True)
-    return [_view(sent, place, array) for array, place in zip(given, places, strict=False)]
+    return [
+        _send_alone(array, device)
+        if array.nbytes > size
+        else sent[place : place + size].view(_find_dtype(array.dtype)).view(array.shape)
+        for array, place, size in zip(given, places, sizes, strict=False)
+    ]
 
 
 def pin(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device | str) -> torch.Tensor:
@@ -35,17 +47,18 @@ def pin(shape: tuple[int, ...], dtype: np.dtype[Any], device: torch.device | str
     return torch.empty(shape, dtype=_find_dtype(dtype), pin_memory=is_cuda)
 
 
-def _view(block: torch.Tensor, place: int, array: NDArray[Any]) -> torch.Tensor:
-    """Return the part of a block of bytes that holds a copy of the array."""
-    part = block[place : place + array.nbytes]
-    return part.view(_find_dtype(array.dtype)).view(array.shape)
+def _send_alone(array: NDArray[Any], device: torch.device | str) -> torch.Tensor:
+    pinned = pin(array.shape, array.dtype, device)
+    _fill(pinned.numpy(), array)
+    return pinned.to(device, non_blocking=True)
 
 
-def _fill(pinned: torch.Tensor, array: NDArray[Any]) -> None:
-    if array.flags.writeable and array.flags.c_contiguous and array.dtype.isnative:
-        pinned.copy_(torch.from_numpy(array))  # in several threads
+def _fill(pinned: NDArray[Any], array: NDArray[Any]) -> None:
+    is_plain = array.flags.writeable and array.flags.c_contiguous and array.dtype.isnative
+    if is_plain and array.nbytes >= PARALLEL_BYTES:
+        torch.from_numpy(pinned).copy_(torch.from_numpy(array))
     else:
-        np.copyto(pinned.numpy(), array)
+        np.copyto(pinned, array)
 
 
 @functools.cache

@@ -83,6 +83,7 @@ def vtrace_stream_kernel(
     CARRY: tl.constexpr,
     HAS_ONE_PANEL: tl.constexpr,
     TURNS: tl.constexpr,
+    HAS_GAPS: tl.constexpr,
     LOOKS_AHEAD: tl.constexpr,
     WINDOW: tl.constexpr,
     ARE_BARS_ONE: tl.constexpr,
@@ -97,6 +98,10 @@ def vtrace_stream_kernel(
     k = tl.program_id(1) - tl.program_id(0) % TURNS - LOOKS_AHEAD
     if HAS_ONE_PANEL:
         panel, k = tl.program_id(1), tl.program_id(0)
+    if HAS_GAPS:
+        is_outside = (panel >= panels) | (k < -LOOKS_AHEAD) | (k >= chunks)
+        if is_outside:
+            return
     place = (panel, k, panels, chunks)
     factors = (
         to_number(gamma, COMPUTE),
@@ -121,11 +126,11 @@ def vtrace_stream_kernel(
             _repair(inputs, cuts, factors, made, scanned, calls, place, row_count, how)
     else:
         if LOOKS_AHEAD:
-            is_ahead = (k == -1) & (panel < panels)
+            is_ahead = k == -1
             if is_ahead:
                 _look_ahead(inputs, cuts, factors, scanned, calls, place, row_count, how)
-        if (k >= 0) & (k < chunks) & (panel < panels):
-            _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
+                return
+        _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
