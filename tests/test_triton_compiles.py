@@ -42,6 +42,7 @@ def build_stream(carry, window, everything, is_wide, ahead=0):
     types |= {"panels": "i32", "chunks": "i32"}
     constants = {"M": 128, "CARRY": carry, "HAS_ONE_PANEL": False, "LOOKS_AHEAD": ahead}
     constants |= {"TURNS": 16 if carry == 1 else 1, "HAS_GAPS": carry == 1}
+    constants |= {"HAS_GROUPS": carry in (1, 2)}
     constants |= {"WINDOW": window, "ARE_BARS_ONE": not is_wide, "IS_RESULT_WIDE": is_wide}
     constants |= {"IS_COMPUTE_WIDE": is_wide, "WAITS": True, "IS_EARLY": carry == 3}
     build(triton_stream.vtrace_stream_kernel, types, constants)

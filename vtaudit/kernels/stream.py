@@ -89,9 +89,12 @@ def set_up(
     """
     bars = {thresholds.rho_bar, thresholds.c_bar, thresholds.pg_rho_bar}
     is_wide = torch.float64 in {dtype, *kinds} or math.inf in bars
+    if is_wide:  # limited by arithmetic, and programs wait longer for each other
+        launch = launch._replace(group=launch.panels, turns=1)
     options = {
         "M": launch.chunk_rows // 4,
         "HAS_ONE_PANEL": launch.panels == 1,
+        "HAS_GROUPS": launch.grid[2] > 1,
         "TURNS": launch.turns,
         "HAS_GAPS": math.prod(launch.grid) > launch.panels * (launch.chunks + launch.looks_ahead),
         "LOOKS_AHEAD": int(launch.looks_ahead),
@@ -130,7 +133,7 @@ def _list_programs(
     scan = {"CARRY": launch.carry, "IS_EARLY": False, **options, **limits}
     programs = [Program(vtrace_stream_kernel, launch.grid, scan)]
     if launch.carry == TREE:
-        repair = {"CARRY": REPAIR, **options, "HAS_GAPS": False, **_start_early()}
+        repair = {"CARRY": REPAIR, **options, "HAS_GROUPS": False, **_start_early()}
         programs.append(Program(vtrace_stream_kernel, (launch.panels, 1, 1), repair))
     return tuple(programs)
 

@@ -82,6 +82,7 @@ def vtrace_stream_kernel(
     M: tl.constexpr,
     CARRY: tl.constexpr,
     HAS_ONE_PANEL: tl.constexpr,
+    HAS_GROUPS: tl.constexpr,
     TURNS: tl.constexpr,
     HAS_GAPS: tl.constexpr,
     LOOKS_AHEAD: tl.constexpr,
@@ -94,10 +95,13 @@ def vtrace_stream_kernel(
 ) -> None:
     RESULT: tl.constexpr = tl.float64 if IS_RESULT_WIDE else tl.float32
     COMPUTE: tl.constexpr = tl.float64 if IS_COMPUTE_WIDE else tl.float32
-    panel = tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
-    k = tl.program_id(1) - tl.program_id(0) % TURNS - LOOKS_AHEAD
+    panel, k = tl.program_id(0), tl.program_id(1) - LOOKS_AHEAD
     if HAS_ONE_PANEL:
-        panel, k = tl.program_id(1), tl.program_id(0)
+        panel, k = k, panel
+    if TURNS > 1:
+        k -= panel % TURNS
+    if HAS_GROUPS:
+        panel += tl.program_id(2) * tl.num_programs(0)
     if HAS_GAPS:
         is_outside = (panel >= panels) | (k < -LOOKS_AHEAD) | (k >= chunks)
         if is_outside:
@@ -152,7 +156,9 @@ def _scan_chunk(
     HAS_TRACE: tl.constexpr = scanned[2] is not None
     panel, k, _, chunks = place
     delta_carry, trace_carry = _find_carries(calls, place, carries, HAS_TRACE, how)
-    chunk = panel.to(tl.int64) * chunks + (chunks - 1 - k)
+    chunk = panel.to(tl.int64)
+    if CARRY != NO_CARRY:
+        chunk = chunk * chunks + (chunks - 1 - k)
     start, left = bound(chunk, row_count, M)
     rows, pairs, later = load_chunk(inputs, cuts, factors, chunk, row_count, how)
     for i in tl.static_range(6):
