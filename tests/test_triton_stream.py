@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 launches = pytest.importorskip("vtaudit.kernels.launches")
 words = pytest.importorskip("vtaudit.kernels.triton_words")
+workspaces = pytest.importorskip("vtaudit.kernels.workspaces")
 
 on_cuda = pytest.mark.skipif(not has_cuda(), reason="no CUDA device")
 CHUNK = launches.CHUNK_ROWS if has_cuda() else 32  # of the fixture small_blocks
@@ -94,6 +95,28 @@ def test_trees_pass_undamped_traces_from_group_to_group(length, device, monkeypa
     # values telescope: each target is the sum of the rewards to come, and the bootstrap
     expected = 0.5 + 2.0**-10 * np.arange(length, 0, -1)
     np.testing.assert_allclose(found.value_target, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunks", [15, 16, 17, 39])
+def test_trees_pass_undamped_traces_over_many_groups(chunks, device, monkeypatch):
+    if device != "cpu":
+        pytest.skip("a device compiles groups of 32 chunks")
+    use_carry(monkeypatch, "tree")
+    monkeypatch.setattr(words, "WIDTH", words.tl.constexpr(4))
+    monkeypatch.setattr(workspaces, "TREE_WIDTH", 4)
+    length = chunks * CHUNK - 3
+    rows = make_rows([length], zero_discounts=False)
+    rows[0][:], rows[3][:] = 1, 1
+    rows[3][length // 3] = 0  # a cut, far from the first row
+    rows[2][:], rows[4][:] = 2.0**-10, 0.5
+    found = scan(rows, device)
+    left = np.concatenate(
+        [np.arange(length // 3 + 1, 0, -1), np.arange(length - length // 3 - 1, 0, -1)]
+    )
+    np.testing.assert_array_equal(found.trace_length, left)
+    bootstrap = np.where(np.arange(length) > length // 3, 0.5, 0)
+    np.testing.assert_allclose(found.value_target, bootstrap + 2.0**-10 * left, 1e-4, 1e-5)
+    assert_same_bits(scan(rows, device), found)
 
 
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
