@@ -130,16 +130,19 @@ IMPORTS = {
     "kernels.reference": "kernels.targets",
     "kernels.stream": (
         "kernels.arguments kernels.launches kernels.programs kernels.targets "
-        "kernels.triton_rows kernels.triton_stream kernels.triton_words kernels.workspaces"
+        "kernels.triton_counts kernels.triton_stream kernels.triton_words kernels.workspaces"
     ),
     "kernels.targets": "errors",
     "kernels.transfers": "",
+    "kernels.triton_counts": "kernels.triton_rows",
     "kernels.triton_pairs": "",
     "kernels.triton_rows": "kernels.triton_pairs",
     "kernels.triton_scan": "kernels.arguments kernels.targets kernels.transfers",
-    "kernels.triton_stream": "kernels.triton_pairs kernels.triton_rows kernels.triton_words",
+    "kernels.triton_stream": (
+        "kernels.triton_counts kernels.triton_pairs kernels.triton_rows kernels.triton_words"
+    ),
     "kernels.triton_words": "kernels.triton_pairs",
-    "kernels.workspaces": "kernels.launches kernels.triton_words",
+    "kernels.workspaces": "kernels.launches kernels.triton_counts kernels.triton_words",
     "labels": "errors",
     "laws": "errors reasons",
     "layout": "canonical labels plan reading records stretches",
@@ -254,6 +257,7 @@ CONFINED = {
         "kernels.backends",
         "kernels.programs",
         "kernels.stream",
+        "kernels.triton_counts",
         "kernels.triton_pairs",
         "kernels.triton_rows",
         "kernels.triton_scan",

@@ -17,7 +17,7 @@ import sys
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
-from vtaudit.kernels import triton_scan, triton_stream
+from vtaudit.kernels import triton_counts, triton_scan, triton_stream
 
 def build(kernel, types, constants):
     names = kernel.arg_names
@@ -38,11 +38,18 @@ def build_stream(carry, window, everything, is_wide, ahead=0):
     types["end_ptr"] = "*u8" if window else "*i64"
     types |= {"word_ptr": "*i64"} if carry else {}
     types |= {"clip_ptr": "*i64"} if everything else {}
-    types |= dict.fromkeys(triton_stream.NUMBERS, "i64") | {"chunks": "i32"}
+    types |= dict.fromkeys(triton_stream.NUMBERS, "i64")
+    types |= {"panels": "i32", "chunks": "i32"}
     constants = {"M": 128, "CARRY": carry, "HAS_ONE_PANEL": False, "LOOKS_AHEAD": ahead}
+    constants |= {"TURNS": 16 if carry == 1 else 1, "HAS_GAPS": carry == 1}
+    constants |= {"HAS_GROUPS": carry in (1, 2)}
     constants |= {"WINDOW": window, "ARE_BARS_ONE": not is_wide, "IS_RESULT_WIDE": is_wide}
     constants |= {"IS_COMPUTE_WIDE": is_wide, "WAITS": True, "IS_EARLY": carry == 3}
     build(triton_stream.vtrace_stream_kernel, types, constants)
+
+def build_counts():
+    types = {"slot_ptr": "*i64", "clip_ptr": "*i64", "stride": "i64"}
+    build(triton_counts.add_counts_kernel, types, {"IS_EARLY": True})
 
 def build_scan(time):
     names = ["log_ratio", "value", "reward", "discount", "bootstrap", "value_target", "rho"]
@@ -59,6 +66,7 @@ FORMS = {
     "stream_looks_ahead": "build_stream(1, 0, True, False, 1)",
     "stream_tree_float64": "build_stream(2, 1, True, True)",
     "stream_repair": "build_stream(3, 3, True, False)",
+    "counts": "build_counts()",
     "segments": "build_scan(512)",
 }
 

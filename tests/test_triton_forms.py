@@ -36,6 +36,10 @@ def scan(request, device, monkeypatch):
     """How rows are scanned: vtrace_packed on the device."""
     monkeypatch.setattr(launches, "CHAIN_PANELS", {"chain": 2}.get(request.param, 10**9))
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
+    monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
+    monkeypatch.setattr(launches, "TREE_GROUP", 2)
+    monkeypatch.setattr(launches, "LONG_WINDOW", 3)
+    monkeypatch.setattr(launches, "TURNS", 2)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
 
     def scan(rows, thresholds=THRESHOLDS["ones"], **options):

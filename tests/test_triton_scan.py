@@ -17,6 +17,7 @@ from vtrace_definition import (
     assert_same_bits,
     make_rows,
     make_zero_factor_rows,
+    to_numpy,
 )
 
 torch = pytest.importorskip("torch")
@@ -144,6 +145,23 @@ def test_arrays_of_any_layout_are_sent(device):
         for column in changed[:5]:
             column.flags.writeable = False
         assert_same_bits(scan(changed, device), expected)
+
+
+@pytest.mark.parametrize(("lone", "parallel"), [(0, 0), (100, 0), (100, 10**9), (10**9, 50)])
+def test_arrays_together_and_alone_are_sent_whole(lone, parallel, device, monkeypatch):
+    transfers = pytest.importorskip("vtaudit.kernels.transfers")
+    monkeypatch.setattr(transfers, "LONE_BYTES", lone)
+    monkeypatch.setattr(transfers, "PARALLEL_BYTES", parallel)
+    given = [
+        np.arange(9.0),
+        np.zeros(0, np.float32),
+        np.array([True, False, True]),
+        np.arange(40, dtype=np.int64)[::-2],
+        np.arange(24, dtype=">f4").reshape(4, 6),
+    ]
+    for found, expected in zip(transfers.send(given, device), given, strict=True):
+        assert found.device.type == device
+        np.testing.assert_array_equal(to_numpy(found), expected)
 
 
 def test_batches_end_with_segments_and_hold_all(monkeypatch):

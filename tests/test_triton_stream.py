@@ -27,6 +27,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed")
 launches = pytest.importorskip("vtaudit.kernels.launches")
 words = pytest.importorskip("vtaudit.kernels.triton_words")
+workspaces = pytest.importorskip("vtaudit.kernels.workspaces")
 
 on_cuda = pytest.mark.skipif(not has_cuda(), reason="no CUDA device")
 CHUNK = launches.CHUNK_ROWS if has_cuda() else 32  # of the fixture small_blocks
@@ -47,6 +48,10 @@ def use_carry(monkeypatch, kind):
     """Make launches use one way to pass x on, whatever their shape."""
     monkeypatch.setattr(launches, "CHAIN_PANELS", {"chain": 2}.get(kind, 10**9))
     monkeypatch.setattr(launches, "STREAM_PANELS", 3)
+    monkeypatch.setattr(launches, "CHAIN_GROUP", 2)
+    monkeypatch.setattr(launches, "TREE_GROUP", 2)
+    monkeypatch.setattr(launches, "LONG_WINDOW", 3)
+    monkeypatch.setattr(launches, "TURNS", 2)
     monkeypatch.setattr(launches, "MAX_SHARE_AHEAD", 100)
     launches.launch_windows.cache_clear()
 
@@ -92,6 +97,28 @@ def test_trees_pass_undamped_traces_from_group_to_group(length, device, monkeypa
     np.testing.assert_allclose(found.value_target, expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("chunks", [15, 16, 17, 39])
+def test_trees_pass_undamped_traces_over_many_groups(chunks, device, monkeypatch):
+    if device != "cpu":
+        pytest.skip("a device compiles groups of 32 chunks")
+    use_carry(monkeypatch, "tree")
+    monkeypatch.setattr(words, "WIDTH", words.tl.constexpr(4))
+    monkeypatch.setattr(workspaces, "TREE_WIDTH", 4)
+    length = chunks * CHUNK - 3
+    rows = make_rows([length], zero_discounts=False)
+    rows[0][:], rows[3][:] = 1, 1
+    rows[3][length // 3] = 0  # a cut, far from the first row
+    rows[2][:], rows[4][:] = 2.0**-10, 0.5
+    found = scan(rows, device)
+    left = np.concatenate(
+        [np.arange(length // 3 + 1, 0, -1), np.arange(length - length // 3 - 1, 0, -1)]
+    )
+    np.testing.assert_array_equal(found.trace_length, left)
+    bootstrap = np.where(np.arange(length) > length // 3, 0.5, 0)
+    np.testing.assert_allclose(found.value_target, bootstrap + 2.0**-10 * left, 1e-4, 1e-5)
+    assert_same_bits(scan(rows, device), found)
+
+
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poison_reaches_every_earlier_row_though_the_gates_underflow(poison, kind, device):
     rows = make_rows([5 * CHUNK], zero_discounts=False)
@@ -132,7 +159,7 @@ def make_windows(num_envs, seq_len, seed=0):
     return columns, ends
 
 
-SHAPES = [(1, 1), (5, 3), (3, 7), (5, 8), (7, CHUNK), (1, CHUNK + 1), (3, 3 * CHUNK), (2, 300)]
+SHAPES = [(1, 1), (5, 3), (3, 7), (5, 8), (7, CHUNK), (1, CHUNK + 1), (2, 300), (5, 3 * CHUNK)]
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -182,6 +209,37 @@ def test_clip_counts_are_added(backend, device):
             clip_counts=counts,
         )
         assert counts.tolist() == expected
+
+
+def test_clip_counts_add_up_call_after_call(device):
+    columns, ends = make_windows(9, CHUNK + 3)
+    tensors = {name: torch.tensor(c, device=device) for name, c in columns.items()}
+    tensors["ends"] = torch.tensor(ends, device=device)
+    log_ratio = columns["target_log_prob"].astype(np.float64) - columns["behavior_log_prob"]
+    bars = {"rho_bar": 1.5, "c_bar": 1.0, "pg_rho_bar": 2.0}
+    expected = [int((log_ratio > math.log(bar)).sum()) for bar in bars.values()]
+    counts = torch.zeros((3, 2), dtype=torch.int64, device=device)[:, 0]
+    for calls in (1, 2, 3):
+        vtrace(**tensors, gamma=0.9, **bars, backend="triton", clip_counts=counts)
+        assert counts.tolist() == [calls * count for count in expected]
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid", "turns"),
+    [
+        ((65536, 1024), (65536, 1, 1), 1),
+        ((4096, 2048), (410, 4, 10), 1),  # ten groups, 4 panels too many
+        ((1024, 65536), (512, 128 + 15, 2), 16),
+        ((600, 1536), (600, 3, 1), 1),
+        ((40, 65536), (20, 256, 2), 1),  # a tree
+        ((1, 2**20), (4096, 1, 1), 1),
+        ((16384, 1000), (500, 1 + 32, 2), 1),  # 1000 panels that look ahead
+    ],
+)
+def test_panels_run_in_groups_and_long_windows_in_turns(shape, grid, turns):
+    launches.launch_windows.cache_clear()
+    launch = launches.launch_windows(*shape)
+    assert (launch.grid, launch.turns) == (grid, turns)
 
 
 def test_discount_and_last_value_are_read(device):
@@ -299,14 +357,17 @@ def test_graphs_and_streams_run_the_kernel(shape):
     for result in found:
         assert_same_bits(result, expected)
     graph = torch.cuda.CUDAGraph()
+    counts = torch.zeros(3, dtype=torch.int64, device="cuda")
     with torch.cuda.graph(graph):
-        captured = vtrace(**windows, gamma=0.99)
-    for _ in range(3):
+        captured = vtrace(**windows, gamma=0.99, clip_counts=counts)
+    clipped = int((expected.log_ratio > 0).sum())
+    for replays in (1, 2, 3):
         for column in captured[:2]:
             column.fill_(math.nan)
         graph.replay()
         torch.cuda.synchronize()
         assert_same_bits(captured, expected)
+        assert counts.tolist() == [replays * clipped] * 3
 
 
 @pytest.mark.gpu

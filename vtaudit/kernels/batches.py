@@ -21,7 +21,7 @@ from vtaudit.kernels.transfers import pin, send
 from vtaudit.kernels.triton_scan import scan_rows
 
 # a batch ends with the segment that reaches so many rows: long copies, and little memory
-BATCH_ROWS = 1 << 20
+BATCH_ROWS = 1 << 21
 STREAMS = 3
 
 _thread = threading.local()
@@ -73,7 +73,7 @@ def _scan_batch(
     """Enqueue one batch on the current stream; its results arrive with the stream's work."""
     here, span = slice(*segments), slice(offsets[0], offsets[-1])
     columns = (*(column[span] for column in rows[:4]), rows.bootstrap_value[here])
-    batch = PackedRows(*(send(column, scan.device) for column in columns))
+    batch = PackedRows(*send(columns, scan.device))
     dtype = getattr(torch, scan.dtype.name)
     given = Carry(*(column[here] for column in carry))
     found, first = scan_rows(

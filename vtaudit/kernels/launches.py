@@ -24,6 +24,14 @@ CHAIN_PANELS = 512
 STREAM_PANELS = 1024
 # programs of one panel that a grid can hold beside others
 MAX_GRID = 65_535
+# panels run in groups of so many or more: rows that lie together are read at about the same time,
+# and the chunk that a program waits for is done. A tree's programs wait less, for its neighbors
+CHAIN_GROUP = 384
+TREE_GROUP = 16
+# windows of so many chunks or more start in turns within their group: all would read the same
+# column, and addresses a power of two apart share channels of the memory
+LONG_WINDOW = 64
+TURNS = 16
 # a chain may look ahead over so many chunks in one panel, and in all over this share of them
 MAX_CHUNKS_AHEAD = 64
 MAX_SHARE_AHEAD = 1 / 16
@@ -38,6 +46,28 @@ class Launch(NamedTuple):
     chunk_rows: int
     window: int
     looks_ahead: bool = False
+    group: int = 1  # panels that run side by side
+    turns: int = 1
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """Programs, in the order in which they start: the first number counts up first."""
+        if self.panels == 1:
+            return self.chunks, 1, 1
+        steps = self.chunks + self.looks_ahead + self.turns - 1
+        return self.group, steps, -(-self.panels // self.group)
+
+
+def _launch_panels(
+    carry: int, panels: int, chunks: int, rows: int, window: int, looks_ahead: bool = False
+) -> Launch:
+    """Return a launch whose panels are in groups of about the same size."""
+    if carry == NONE:
+        return Launch(carry, panels, chunks, rows, window, looks_ahead, panels)
+    groups = max(panels // (CHAIN_GROUP if carry == CHAIN else TREE_GROUP), 1)
+    is_long = carry == CHAIN and window == PANEL_WINDOW and chunks >= LONG_WINDOW
+    group, turns = -(-panels // groups), TURNS if is_long else 1
+    return Launch(carry, panels, chunks, rows, window, looks_ahead, group, turns)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -46,13 +76,14 @@ def launch_windows(num_envs: int, seq_len: int) -> Launch:
     count = num_envs * seq_len
     for chunk_rows in (CHUNK_ROWS, 2 * CHUNK_ROWS):
         if count == 0 or chunk_rows % seq_len == 0:
-            return Launch(NONE, max(-(-count // chunk_rows), 1), 1, chunk_rows, SHORT_WINDOW)
+            panels = max(-(-count // chunk_rows), 1)
+            return _launch_panels(NONE, panels, 1, chunk_rows, SHORT_WINDOW)
     chunks = seq_len // CHUNK_ROWS
     if seq_len % CHUNK_ROWS == 0 and num_envs >= CHAIN_PANELS:
-        return Launch(CHAIN, num_envs, chunks, CHUNK_ROWS, PANEL_WINDOW)
+        return _launch_panels(CHAIN, num_envs, chunks, CHUNK_ROWS, PANEL_WINDOW)
     chunks = seq_len // TREE_CHUNK_ROWS
     if seq_len % TREE_CHUNK_ROWS == 0 and num_envs < CHAIN_PANELS and chunks <= MAX_GRID:
-        return Launch(TREE, num_envs, chunks, TREE_CHUNK_ROWS, PANEL_WINDOW)
+        return _launch_panels(TREE, num_envs, chunks, TREE_CHUNK_ROWS, PANEL_WINDOW)
     return _launch_stream(count, ANY_WINDOW, lambda rows: -(-rows // seq_len) * seq_len)
 
 
@@ -68,15 +99,15 @@ def _launch_stream(
     """Chain panels if the first cuts after their ends are near, else one tree."""
     chunks = -(-count // CHUNK_ROWS)
     if chunks <= 1:
-        return Launch(NONE, 1, 1, CHUNK_ROWS, window)
+        return _launch_panels(NONE, 1, 1, CHUNK_ROWS, window)
     length = -(-chunks // STREAM_PANELS)
     panels = -(-chunks // length)
     ends = np.arange(1, panels, dtype=np.int64) * (length * CHUNK_ROWS)
     ahead = -((ends - find_cuts(ends)) // CHUNK_ROWS)
     is_near = ahead.max(initial=0) <= MAX_CHUNKS_AHEAD
     if panels >= CHAIN_PANELS and is_near and ahead.sum() <= MAX_SHARE_AHEAD * chunks:
-        return Launch(CHAIN, panels, length, CHUNK_ROWS, window, True)
-    return Launch(TREE, 1, -(-count // TREE_CHUNK_ROWS), TREE_CHUNK_ROWS, window)
+        return _launch_panels(CHAIN, panels, length, CHUNK_ROWS, window, True)
+    return _launch_panels(TREE, 1, -(-count // TREE_CHUNK_ROWS), TREE_CHUNK_ROWS, window)
 
 
 class Cuts(NamedTuple):

@@ -15,10 +15,10 @@ from vtaudit.kernels.arguments import Signature
 from vtaudit.kernels.launches import Cuts, Launch
 from vtaudit.kernels.programs import Program, look_at
 from vtaudit.kernels.targets import Array, PackedRows, Thresholds, VTrace
-from vtaudit.kernels.triton_rows import CLIP_SLOTS
+from vtaudit.kernels.triton_counts import add_counts_kernel
 from vtaudit.kernels.triton_stream import vtrace_stream_kernel
 from vtaudit.kernels.triton_words import CHAIN, NONE, REPAIR, TREE
-from vtaudit.kernels.workspaces import find_workspace
+from vtaudit.kernels.workspaces import find_workspace, give_slots, take_slots
 
 # registers of a thread in float32 arithmetic, few enough for many programs on a multiprocessor; a
 # tree or a chain that looks ahead needs more, as do more outputs than targets and advantages
@@ -62,6 +62,7 @@ class Setup(NamedTuple):
     is_wide: bool
     bits: tuple[int, ...]
     programs: tuple[Program, ...]
+    counter: Program
 
 
 @functools.lru_cache(maxsize=256)
@@ -88,9 +89,14 @@ def set_up(
     """
     bars = {thresholds.rho_bar, thresholds.c_bar, thresholds.pg_rho_bar}
     is_wide = torch.float64 in {dtype, *kinds} or math.inf in bars
+    if is_wide:  # limited by arithmetic, and programs wait longer for each other
+        launch = launch._replace(group=launch.panels, turns=1)
     options = {
         "M": launch.chunk_rows // 4,
         "HAS_ONE_PANEL": launch.panels == 1,
+        "HAS_GROUPS": launch.grid[2] > 1,
+        "TURNS": launch.turns,
+        "HAS_GAPS": math.prod(launch.grid) > launch.panels * (launch.chunks + launch.looks_ahead),
         "LOOKS_AHEAD": int(launch.looks_ahead),
         "WINDOW": launch.window,
         "ARE_BARS_ONE": bars == {1} and thresholds.lambda_ == 1,
@@ -99,12 +105,7 @@ def set_up(
         "WAITS": not knobs.runtime.interpret,
         "num_warps": max(launch.chunk_rows // 128, 1),
     }
-    limits = {}
-    if not is_wide:
-        is_lean = outputs <= {"value_target", "advantage"}
-        is_simple = launch.carry in (NONE, CHAIN) and not launch.looks_ahead
-        carry_registers = REGISTERS if is_simple else CARRY_REGISTERS
-        limits["maxnreg"] = carry_registers if is_lean else OUTPUT_REGISTERS
+    limits = {} if is_wide else {"maxnreg": _limit_registers(launch, outputs)}
     return Setup(
         launch=launch,
         window=window,
@@ -114,29 +115,37 @@ def set_up(
         is_wide=is_wide,
         bits=_list_bits(gamma, thresholds, is_wide),
         programs=_list_programs(launch, options, limits),
+        counter=Program(add_counts_kernel, (1, 1, 1), {**_start_early(), "num_warps": 8}),
     )
+
+
+def _limit_registers(launch: Launch, outputs: frozenset[str]) -> int:
+    if not outputs <= {"value_target", "advantage"}:
+        return OUTPUT_REGISTERS
+    is_simple = launch.carry in (NONE, CHAIN) and not launch.looks_ahead
+    return REGISTERS if is_simple else CARRY_REGISTERS
 
 
 def _list_programs(
     launch: Launch, options: dict[str, Any], limits: dict[str, int]
 ) -> tuple[Program, ...]:
     """Return what is launched one after the other."""
-    panels, chunks = launch.panels, launch.chunks + launch.looks_ahead
-    grid = (chunks, 1, 1) if panels == 1 else (panels, chunks, 1)
     scan = {"CARRY": launch.carry, "IS_EARLY": False, **options, **limits}
-    programs = [Program(vtrace_stream_kernel, grid, scan)]
+    programs = [Program(vtrace_stream_kernel, launch.grid, scan)]
     if launch.carry == TREE:
-        is_early = _can_launch_early()
-        repair = {"CARRY": REPAIR, "IS_EARLY": is_early, **options, "launch_pdl": is_early}
-        programs.append(Program(vtrace_stream_kernel, (panels, 1, 1), repair))
+        repair = {"CARRY": REPAIR, **options, "HAS_GROUPS": False, **_start_early()}
+        programs.append(Program(vtrace_stream_kernel, (launch.panels, 1, 1), repair))
     return tuple(programs)
 
 
 @functools.cache
-def _can_launch_early() -> bool:
-    """Whether a kernel may be launched on every device before the one ahead of it is done."""
+def _start_early() -> dict[str, bool]:
+    """Return options of a kernel that is launched, where that works on every device, before the one
+    ahead of it is done, and waits for it.
+    """
     devices = range(torch.cuda.device_count())
-    return bool(devices) and all(torch.cuda.get_device_capability(i)[0] >= 9 for i in devices)
+    is_early = bool(devices) and all(torch.cuda.get_device_capability(i)[0] >= 9 for i in devices)
+    return {"IS_EARLY": is_early, "launch_pdl": is_early}
 
 
 def set_up_windows(
@@ -217,25 +226,27 @@ def scan_columns(columns: Columns, setup: Setup, clip_counts: torch.Tensor | Non
         for is_wanted in setup.wanted
     ]
     if value.numel():
-        slots = None
-        if clip_counts is not None:
-            slots = torch.zeros((CLIP_SLOTS, 4), dtype=torch.int64, device=value.device)
+        slots = None if clip_counts is None else take_slots(value.device)
         words, tag = find_workspace(launch, setup.scans, setup.is_wide, value.device)
-        numbers = (value.numel(), setup.window, launch.chunks, tag, *setup.bits)
-        _launch((*columns, *results, slots, words), numbers, setup)
-        if clip_counts is not None and slots is not None:
-            clip_counts += slots.sum(0)[:3]
+        sizes = (value.numel(), setup.window, launch.panels, launch.chunks)
+        _launch(setup.programs, (*columns, *results, slots, words), (*sizes, tag, *setup.bits))
+        if slots is not None and clip_counts is not None:
+            _launch((setup.counter,), (slots, clip_counts), (clip_counts.stride(0),))
+            give_slots(slots)
     return VTrace(*results)
 
 
-def _launch(tensors: tuple[Any, ...], numbers: tuple[int, ...], setup: Setup) -> None:
-    device = tensors[2].get_device()
+def _launch(
+    programs: tuple[Program, ...], tensors: tuple[Any, ...], numbers: tuple[int, ...]
+) -> None:
+    """Launch programs one after the other on the device of the first tensor."""
+    device = tensors[0].get_device()
     if device >= 0 and device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _launch(tensors, numbers, setup)
+            _launch(programs, tensors, numbers)
         return
     look = look_at(tensors, device)
-    for program in setup.programs:
+    for program in programs:
         program.launch(tensors, numbers, look)
 
 

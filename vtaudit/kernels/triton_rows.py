@@ -12,10 +12,6 @@ SEGMENTS, ANY_WINDOW, SHORT_WINDOW, PANEL_WINDOW = 0, 1, 2, 3
 IS_SEGMENTS, IS_SHORT = tl.constexpr(SEGMENTS), tl.constexpr(SHORT_WINDOW)
 IS_PANEL = tl.constexpr(PANEL_WINDOW)
 
-# counts of clipped rows are added up in so many places, lest all programs queue for one
-CLIP_SLOTS = 1024
-SLOTS = tl.constexpr(CLIP_SLOTS)
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_chunk(
@@ -41,9 +37,7 @@ def load_chunk(
         columns = _load_columns(inputs, cuts, start, left, row_count, M, 0)
     log_ratio, behavior, value, reward, given_discount, following, ends, truncated = columns
     if inputs[1] is not None:
-        WIDE: tl.constexpr = tl.float64 if behavior.dtype == tl.float64 else COMPUTE
-        SUBTRACT: tl.constexpr = tl.float64 if log_ratio.dtype == tl.float64 else WIDE
-        log_ratio = log_ratio.to(SUBTRACT) - behavior.to(SUBTRACT)
+        log_ratio = _subtract(log_ratio, behavior, COMPUTE)
     log_ratio = log_ratio.to(how[5]).to(COMPUTE)
     value, reward = value.to(COMPUTE), reward.to(COMPUTE)
     is_cut, is_end, place = _find_cuts(cuts, ends, truncated, start, left, M, how[3])
@@ -56,13 +50,20 @@ def load_chunk(
     _, second, third, fourth = split(value, M)
     next_value = join(second, third, fourth, following.to(COMPUTE), M)
     next_value = tl.where(is_interior, next_value, bootstrap)
-
     error = reward + discount * next_value - value
     rho, c, pg_rho, error = _clip_ratios(log_ratio, error, factors, how)
     delta = rho * error if how[4] else multiply(rho, error)
     gate = tl.where(is_interior, c, 0.0)
     made = (log_ratio, rho, c, pg_rho, delta, next_value)
     return made, (delta, discount * gate, gate), (value, error, discount, pg_rho, is_interior)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _subtract(target: tl.tensor, behavior: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
+    """Return target - behavior, in float64 where one of them is."""
+    WIDE: tl.constexpr = tl.float64 if behavior.dtype == tl.float64 else COMPUTE
+    NUMBER: tl.constexpr = tl.float64 if target.dtype == tl.float64 else WIDE
+    return target.to(NUMBER) - behavior.to(NUMBER)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -229,25 +230,3 @@ def to_number(bits: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
     else:
         number = tl.cast(bits, tl.int32).to(COMPUTE, bitcast=True)
     return number
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def count_clips(
-    clip_ptr: tl.tensor,
-    log_ratio: tl.tensor,
-    factors: tl.tuple,
-    left: tl.tensor,
-    place: tl.tuple,
-    M: tl.constexpr,
-    ARE_BARS_ONE: tl.constexpr,
-) -> None:
-    """Add to one of the places the numbers of rows that each bar clips."""
-    is_row = positions(M) < left
-    lane = tl.arange(0, 4)
-    counts = tl.zeros([4], tl.int32)
-    for i in tl.static_range(3):
-        if i == 0 or not ARE_BARS_ONE:
-            clipped = tl.sum(tl.sum(((log_ratio > factors[4 + i]) & is_row).to(tl.int32), 1), 0)
-        counts = tl.where(lane == i, clipped, counts)
-    slot_ptr = clip_ptr + 4 * ((place[0] + place[1]) % SLOTS)
-    tl.atomic_add(slot_ptr + lane, counts.to(tl.int64), mask=lane < 3, sem="relaxed")

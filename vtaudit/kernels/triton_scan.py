@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,28 +61,32 @@ def scan_rows(
         for name in VTrace._fields
         if name != "log_ratio"
     }
-    first = Carry(*(send(c, device) if isinstance(c, np.ndarray) else c.clone() for c in carry))
-    arguments = (
-        *(column.contiguous() for column in rows),
-        send(offsets, device),
-        # as a tensor, since Triton takes a Python float as float32
-        send(np.array(thresholds.parameters), device),
-        *first,
-        *results.values(),
-    )
+    groups = list(group_segments(offsets, to_numpy(carry.is_followed)))
+    given = carry if isinstance(carry.is_followed, np.ndarray) else ()
+    # parameters as a tensor, since Triton takes a Python float as float32
+    parameters = np.array(thresholds.parameters)
+    sent = send((offsets, parameters, *(segments for _, segments in groups), *given), device)
+    first = Carry(*(sent[-3:] if given else (column.clone() for column in carry)))
+    arguments = (*(c.contiguous() for c in rows), *sent[:2], *first, *results.values())
+    _launch(arguments, [(time, s) for (time, _), s in zip(groups, sent[2:], strict=False)])
+    return VTrace(log_ratio=rows.log_ratio, **results), first
+
+
+def _launch(arguments: tuple[Any, ...], groups: list[tuple[int, torch.Tensor]]) -> None:
+    """Launch the kernel for each TIME with the segments that it takes."""
+    device = arguments[0].device
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
-        for time, segments in group_segments(offsets, to_numpy(carry.is_followed)):
+        for time, segments in groups:
             block = BLOCK_ROWS // time
             vtrace_scan_kernel[(triton.cdiv(len(segments), block),)](
                 *arguments,
-                send(segments, device),
+                segments,
                 len(segments),
                 SEGMENTS=block,
                 TIME=time,
                 COMPUTE=tl.float64,
                 num_warps=NUM_WARPS,
             )
-    return VTrace(log_ratio=rows.log_ratio, **results), first
 
 
 def group_segments(

@@ -6,9 +6,9 @@ the lanes runs back in time. Chunks pass Delta and trace_length on in one of thr
 `stream.py` chooses, always combined in the same order: a call gives the same bits every time.
 
 - NONE: every chunk ends with a cut.
-- CHAIN: the stream is `panels` runs of `chunks` chunks, started in turns, so that the chunk that
-  follows in time has long been done. Where a panel does not end with a cut, one more program for
-  each panel looks ahead to the first cut after it.
+- CHAIN: the stream is `panels` runs of `chunks` chunks. Those of a group take turns, so that the
+  chunk that follows in time has just been done. Where a panel does not end with a cut, one more
+  program for each panel looks ahead to the first cut after it.
 - TREE: a chunk applies what the chunk after it published of itself. Only where gates are so large
   that more matters, it composes what all chunks after it in its group published, and applies what
   the group after passed on. A REPAIR follows, which does nothing unless numbers are not finite;
@@ -24,8 +24,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_wait
 
+from vtaudit.kernels.triton_counts import count_clips
 from vtaudit.kernels.triton_pairs import append, apply, compose, multiply, scan_tile, take_last
-from vtaudit.kernels.triton_rows import bound, count_clips, load_chunk, store, to_number
+from vtaudit.kernels.triton_rows import bound, load_chunk, store, to_number
 from vtaudit.kernels.triton_words import (
     NONE,
     REPAIR,
@@ -40,8 +41,8 @@ from vtaudit.kernels.triton_words import (
 NO_CARRY, CARRY_REPAIR = tl.constexpr(NONE), tl.constexpr(REPAIR)
 
 # a value of an integer is no reason to compile anew
-NUMBERS = ["row_count", "window", "chunks", "tag", "gamma", "rho_bar", "c_bar", "pg_rho_bar"]
-NUMBERS += ["log_rho_bar", "log_c_bar", "log_pg_rho_bar", "lambda_"]
+NUMBERS = ["row_count", "window", "panels", "chunks", "tag", "gamma", "rho_bar", "c_bar"]
+NUMBERS += ["pg_rho_bar", "log_rho_bar", "log_c_bar", "log_pg_rho_bar", "lambda_"]
 
 
 @triton.jit(do_not_specialize=NUMBERS)  # type: ignore[untyped-decorator]
@@ -67,6 +68,7 @@ def vtrace_stream_kernel(
     word_ptr: tl.tensor,
     row_count: tl.int64,
     window: tl.int64,
+    panels: tl.int32,
     chunks: tl.int32,
     tag: tl.int64,
     gamma: tl.int64,  # this and the following: bits of a number of the type of the arithmetic
@@ -80,6 +82,9 @@ def vtrace_stream_kernel(
     M: tl.constexpr,
     CARRY: tl.constexpr,
     HAS_ONE_PANEL: tl.constexpr,
+    HAS_GROUPS: tl.constexpr,
+    TURNS: tl.constexpr,
+    HAS_GAPS: tl.constexpr,
     LOOKS_AHEAD: tl.constexpr,
     WINDOW: tl.constexpr,
     ARE_BARS_ONE: tl.constexpr,
@@ -90,9 +95,17 @@ def vtrace_stream_kernel(
 ) -> None:
     RESULT: tl.constexpr = tl.float64 if IS_RESULT_WIDE else tl.float32
     COMPUTE: tl.constexpr = tl.float64 if IS_COMPUTE_WIDE else tl.float32
-    panel, k, panels = tl.program_id(0), tl.program_id(1) - LOOKS_AHEAD, tl.num_programs(0)
+    panel, k = tl.program_id(0), tl.program_id(1) - LOOKS_AHEAD
     if HAS_ONE_PANEL:
-        panel, k, panels = tl.program_id(1), tl.program_id(0), tl.num_programs(1)
+        panel, k = k, panel
+    if TURNS > 1:
+        k -= panel % TURNS
+    if HAS_GROUPS:
+        panel += tl.program_id(2) * tl.num_programs(0)
+    if HAS_GAPS:
+        is_outside = (panel >= panels) | (k < -LOOKS_AHEAD) | (k >= chunks)
+        if is_outside:
+            return
     place = (panel, k, panels, chunks)
     factors = (
         to_number(gamma, COMPUTE),
@@ -109,27 +122,18 @@ def vtrace_stream_kernel(
     calls = (word_ptr, tag)
     made = (log_ratio_ptr, rho_ptr, c_ptr, pg_rho_ptr, delta_ptr, next_value_ptr)
     scanned = (value_target_ptr, advantage_ptr, trace_length_ptr, clip_ptr)
-    how: tl.constexpr = (
-        M,
-        CARRY,
-        LOOKS_AHEAD,
-        WINDOW,
-        ARE_BARS_ONE,
-        RESULT,
-        COMPUTE,
-        WAITS,
-    )
-    if LOOKS_AHEAD:
-        if k < 0:
-            _look_ahead(inputs, cuts, factors, scanned, calls, place, row_count, how)
-        else:
-            _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
-    elif CARRY == CARRY_REPAIR:
+    how: tl.constexpr = (M, CARRY, LOOKS_AHEAD, WINDOW, ARE_BARS_ONE, RESULT, COMPUTE, WAITS)
+    if CARRY == CARRY_REPAIR:
         if IS_EARLY:
             gdc_wait()
         if tl.load(word_ptr) == tag:
             _repair(inputs, cuts, factors, made, scanned, calls, place, row_count, how)
     else:
+        if LOOKS_AHEAD:
+            is_ahead = k == -1
+            if is_ahead:
+                _look_ahead(inputs, cuts, factors, scanned, calls, place, row_count, how)
+                return
         _scan_chunk(inputs, cuts, factors, made, scanned, calls, place, row_count, (), how)
 
 
@@ -152,7 +156,9 @@ def _scan_chunk(
     HAS_TRACE: tl.constexpr = scanned[2] is not None
     panel, k, _, chunks = place
     delta_carry, trace_carry = _find_carries(calls, place, carries, HAS_TRACE, how)
-    chunk = panel.to(tl.int64) * chunks + (chunks - 1 - k)
+    chunk = panel.to(tl.int64)
+    if CARRY != NO_CARRY:
+        chunk = chunk * chunks + (chunks - 1 - k)
     start, left = bound(chunk, row_count, M)
     rows, pairs, later = load_chunk(inputs, cuts, factors, chunk, row_count, how)
     for i in tl.static_range(6):
