@@ -13,6 +13,8 @@ from vtaudit.reasons import Reason, Warn
 
 Rows = NDArray[np.int64]
 MASKS, LOGITS = LIST_COLUMNS[:2], LIST_COLUMNS[2:]
+# a column of bits, where the lists were judged and left out
+FINDINGS = "findings of lists"
 
 
 def judge_lists(frame: pl.DataFrame, settings: Settings) -> dict[Reason | Warn, Rows]:
@@ -22,10 +24,38 @@ def judge_lists(frame: pl.DataFrame, settings: Settings) -> dict[Reason | Warn, 
 
     Args:
         frame: canonical columns of discrete actions, N rows, and with the prefix PRESENT whether
-            the row's file has each mask.
+            the row's file has each mask; or what `note_lists` gives for it.
         settings: the rules' tolerances and policies.
     """
-    if not any(name in frame.columns for name in LIST_COLUMNS):
+    rules = _list_rules(frame)
+    if FINDINGS in frame.columns:
+        bits = frame[FINDINGS].to_numpy()
+    elif rules:
+        bits, _ = _pass_over(frame, settings)
+    else:
+        return {}
+    rows = np.flatnonzero(bits)
+    bits = bits[rows]
+    return {rule: rows[bits & bit != 0] for rule, bit in rules.items()}
+
+
+def note_lists(frame: pl.DataFrame, settings: Settings) -> pl.DataFrame:
+    """Return the frame with what `judge_lists` finds in its lists, and without the lists.
+
+    Lists are wide, and nothing else looks at those of a row whose key no other row has.
+    """
+    rules = _list_rules(frame)
+    if not rules:
+        return frame
+    bits, _ = _pass_over(frame, settings)
+    bits &= np.uint8(sum(rules.values()))
+    return frame.drop(LIST_COLUMNS, strict=False).with_columns(pl.Series(FINDINGS, bits))
+
+
+def _list_rules(frame: pl.DataFrame) -> dict[Reason | Warn, int]:
+    """Return the rules that are judged with these columns, and the bit of each in the pass."""
+    is_noted = FINDINGS in frame.columns
+    if not is_noted and not any(name in frame.columns for name in LIST_COLUMNS):
         return {}
     # numba is loaded for logs with lists alone
     from vtaudit import list_pass
@@ -41,10 +71,7 @@ def judge_lists(frame: pl.DataFrame, settings: Settings) -> dict[Reason | Warn, 
         (Reason.BEHAVIOR_LOG_PROB_UNRECONCILED, list_pass.UNRECONCILED, has_logits),
         (Warn.NOT_REBUILT, list_pass.NOT_REBUILT, has_logits),
     )
-    bits, _ = _pass_over(frame, settings)
-    rows = np.flatnonzero(bits)
-    bits = bits[rows]
-    return {rule: rows[bits & bit != 0] for rule, bit, is_judged in rules if is_judged}
+    return {rule: bit for rule, bit, is_judged in rules if is_judged or is_noted}
 
 
 def rebuild_log_probs(frame: pl.DataFrame, settings: Settings) -> NDArray[np.float64]:

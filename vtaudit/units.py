@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from vtaudit.actions import note_lists
 from vtaudit.chunks import cut_chunks
 from vtaudit.joining import load_scores, spill_scores
 from vtaudit.layout import Runs, survey_runs
@@ -103,14 +104,12 @@ class Log:
         spilled: list[Path] = []
         if self.spill.buckets:
             spilled = self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
+        noted = note_files(self.plan, rows)
+        if self.plan.shape.is_discrete and not is_moved.all():
+            noted = note_lists(noted, self.plan.settings)
         if is_moved.any():
-            rows = rows.filter(~is_moved)
-        return Chunk(
-            note_files(self.plan, rows),
-            note_files(self.plan, padding),
-            has_discounts,
-            tuple(spilled),
-        )
+            noted = noted.filter(~is_moved)
+        return Chunk(noted, note_files(self.plan, padding), has_discounts, tuple(spilled))
 
     def _find_moved(self, number: int) -> NDArray[np.bool_]:
         parts = []

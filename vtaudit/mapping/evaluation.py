@@ -37,6 +37,8 @@ _LISTS = (
     types.is_list_view,
     types.is_large_list_view,
 )
+# of which a list is as plain as it can be
+_PLAIN = (pyarrow.bool_(), pyarrow.int64(), pyarrow.float32(), pyarrow.float64())
 _TEXTS = (types.is_string, types.is_large_string, types.is_string_view)
 _BINARIES = (types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
 
@@ -79,6 +81,8 @@ def plain_array(array: pyarrow.Array) -> pyarrow.Array:
         return plain_array(array.storage)
     if types.is_dictionary(type_):
         return plain_array(array.dictionary_decode())
+    if types.is_list(type_) and type_.value_type in _PLAIN:
+        return array
     if any(is_list(type_) for is_list in _LISTS):
         return _plain_list(array)
     if types.is_struct(type_) and type_.num_fields:
