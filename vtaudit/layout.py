@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from vtaudit.canonical import LINEAGE
 from vtaudit.labels import concat_coded
 from vtaudit.plan import Plan
-from vtaudit.reading import Range, read_batchwise
+from vtaudit.reading import Batch, Range, read_batchwise
 from vtaudit.records import InputFile
 from vtaudit.stretches import mark_changes, number_rows
 
@@ -100,37 +100,50 @@ def _survey_file(plan: Plan, place: int) -> pl.DataFrame | None:
     limit = FREE_RUNS + height // LEAST_ROWS_OF_A_RUN
     stitched = plan.settings.windows == "stitched"
     parts, count = [], 0
-    for frame in read_batchwise(plan, Range(place, 0, height), names):
-        parts.append(_find_runs(frame, stitched=stitched))
+    for batch in read_batchwise(plan, Range(place, 0, height), names):
+        parts.append(_find_runs(batch, place, stitched=stitched))
         count += parts[-1].height
         if count > limit:
             return None
     return _join_runs(concat_coded(parts))
 
 
-def _find_runs(frame: pl.DataFrame, *, stitched: bool) -> pl.DataFrame:
-    """Return the runs of one batch."""
-    is_keyed = pl.col("trajectory_id").is_not_null() & (pl.col("step") >= 0)
+def _find_runs(batch: Batch, place: int, *, stitched: bool) -> pl.DataFrame:
+    """Return the runs of one batch of a file."""
+    frame, trajectory = batch.frame, batch.told_apart("trajectory_id")
+    step = frame["step"].fill_null(-1).to_numpy()
+    is_kept = step >= 0
+    if trajectory.null_count():
+        is_kept &= trajectory.is_not_null().to_numpy()
     if "valid" in frame.columns:
-        is_keyed &= pl.col("valid").ne_missing(0)
-    is_kept = frame.select(is_keyed.fill_null(False)).to_series()
-    keyed = frame if is_kept.all() else frame.filter(is_kept)
-    if stitched or "unroll_id" not in keyed.columns:
-        keyed = keyed.with_columns(pl.lit(0, dtype=pl.Int64).alias("unroll_id"))
-    if "value" not in keyed.columns:
-        keyed = keyed.with_columns(pl.lit(None, dtype=pl.Float64).alias("value"))
-    step = keyed["step"].to_numpy()
-    is_head = np.ones(keyed.height, np.bool_)
+        is_kept &= frame["valid"].ne_missing(0).to_numpy()
+    rows = np.flatnonzero(is_kept)
+    has_unrolls = not stitched and ("unroll_id" in batch.texts or "unroll_id" in frame.columns)
+    window = [trajectory, *([batch.told_apart("unroll_id")] if has_unrolls else [])]
+    if len(rows) < len(step):
+        step, window = step[rows], [column.gather(rows) for column in window]
+    is_head = np.ones(len(rows), np.bool_)
     is_head[1:] = step[1:] <= step[:-1]
-    for name in ("trajectory_id", "unroll_id"):
-        is_head[1:] |= mark_changes(keyed[name])
+    for column in window:
+        is_head[1:] |= mark_changes(column)
     heads = np.flatnonzero(is_head)
-    tails = np.append(heads[1:], keyed.height)[: len(heads)] - 1
-    lineage = [name for name in LINEAGE if name in keyed.columns]
-    runs = keyed[heads].select(
-        "trajectory_id", "unroll_id", "file", "value", *lineage, start="row", low="step"
+    tails = np.append(heads[1:], len(rows))[: len(heads)] - 1
+    runs = batch.take(rows[heads])
+    if not has_unrolls:
+        runs = runs.with_columns(pl.lit(0, dtype=pl.Int64).alias("unroll_id"))
+    if "value" not in runs.columns:
+        runs = runs.with_columns(pl.lit(None, dtype=pl.Float64).alias("value"))
+    lineage = [name for name in LINEAGE if name in runs.columns]
+    return runs.select(
+        "trajectory_id",
+        "unroll_id",
+        pl.lit(place, dtype=pl.Int32).alias("file"),
+        "value",
+        *lineage,
+        start="row",
+        low="step",
+        high=pl.Series(step[tails]),
     )
-    return runs.with_columns(pl.Series("high", step[tails]))
 
 
 def _join_runs(runs: pl.DataFrame) -> pl.DataFrame:

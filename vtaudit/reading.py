@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pat
+from numpy.typing import NDArray
 
 from vtaudit import mapping as mappings
 from vtaudit.canonical import CARRIED, PRESENT, TOLD_APART, cast_frame
@@ -84,26 +85,54 @@ def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.Series("source_file", codes).cat.to(paths), *present)
 
 
-def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[pl.DataFrame]:
-    """Return some canonical columns of a range, with `file` and `row`, a batch at a time.
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some received rows, of which few are wanted.
+
+    Attributes:
+        frame: `row` and the canonical columns but those of `texts`.
+        texts: text columns that are mapped as they stand, one dictionary each, no null in it.
+    """
+
+    frame: pl.DataFrame
+    texts: dict[str, pa.DictionaryArray]
+
+    def told_apart(self, name: str) -> pl.Series:
+        """Return what differs where the values of a column do, null where they are  # [N]."""
+        if name not in self.texts:
+            return self.frame[name]
+        return pl.Series(name, self.texts[name].indices)
+
+    def take(self, rows: NDArray[np.int64]) -> pl.DataFrame:
+        """Return some rows whole, text as Enums."""
+        texts = [
+            code_dictionary(pa.chunked_array([column.take(pa.array(rows))]), name)
+            for name, column in self.texts.items()
+        ]
+        return self.frame[rows].with_columns(texts)
+
+
+def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[Batch]:
+    """Return some canonical columns of a range, a batch at a time.
 
     Raises:
         UnreadableError: as `read_ranges`.
     """
     wanted = {k: v for k, v in plan.mapping.expressions.items() if k in names}
     shape = replace(plan.shape, dtypes={name: plan.shape.dtypes[name] for name in names})
-    return _read_batches(
-        replace(plan, mapping=mappings.Mapping(wanted), shape=shape, carry={}), rows
-    )
+    plan = replace(plan, mapping=mappings.Mapping(wanted), shape=shape, carry={})
+    for table, start in _join_batches(plan, rows):
+        yield _take_apart(plan, table, rows.place, start)
 
 
-def _read_batches(plan: Plan, rows: Range) -> Iterator[pl.DataFrame]:
+def _join_batches(plan: Plan, rows: Range) -> Iterator[tuple[pa.Table, int]]:
+    """Yield tables of about FRAME_ROWS, and the first row of each."""
     start, waiting = rows.start, []
     for table in _decode(plan, rows):
         waiting.append(table)
         height = sum(each.num_rows for each in waiting)
         if height >= FRAME_ROWS or start + height == rows.stop:
-            yield _frame(plan, waiting, rows.place, start)
+            yield _join(waiting), start
             start, waiting = start + height, []
 
 
@@ -113,7 +142,10 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
     def read(place: int) -> list[pl.DataFrame]:
         rows = Range(place, 0, plan.files[place].rows or 0)
         try:
-            return [frame.filter(where) for frame in _read_batches(plan, rows)]
+            return [
+                _frame(plan, table, place, start).filter(where)
+                for table, start in _join_batches(plan, rows)
+            ]
         except UnreadableError:
             return []
 
@@ -131,7 +163,7 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
 def _read_range(plan: Plan, rows: Range) -> pl.DataFrame:
     schema = plan.files[rows.place].schema
     tables = list(_decode(plan, rows, at_once=True)) or [schema.empty_table()]
-    return _frame(plan, tables, rows.place, rows.start)
+    return _frame(plan, _join(tables), rows.place, rows.start)
 
 
 def _decode(plan: Plan, rows: Range, *, at_once: bool = False) -> Iterator[pa.Table]:
@@ -170,23 +202,48 @@ def _is_text(found: pa.DataType) -> bool:
     return bool(pat.is_string(found) or pat.is_large_string(found))
 
 
-def _frame(plan: Plan, tables: list[pa.Table], place: int, start: int) -> pl.DataFrame:
+def _join(tables: list[pa.Table]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _take_apart(plan: Plan, table: pa.Table, place: int, start: int) -> Batch:
+    texts = {}
+    for name, column in _coded_columns(plan, plan.files[place].schema).items():
+        chunks = table.column(column).chunks
+        if len(chunks) == 1 and not chunks[0].dictionary.null_count:
+            texts[name] = chunks[0]
+    return Batch(_others(plan, table, place, start, texts), texts)
+
+
+def _others(
+    plan: Plan, table: pa.Table, place: int, start: int, texts: Collection[str]
+) -> pl.DataFrame:
+    """Return `row` and the canonical columns but `texts`."""
     coded = _coded_columns(plan, plan.files[place].schema)
-    table = tables[0]
-    if len(tables) > 1:
-        table = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
     others = {k: v for k, v in plan.mapping.expressions.items() if k not in coded}
     dtypes = {k: v for k, v in plan.shape.dtypes.items() if k not in coded}
     try:
         mapped = mappings.map_table(table, mappings.Mapping(others))
         frame = cast_frame(mapped, replace(plan.shape, dtypes=dtypes), start, table.num_rows)
-        columns = [code_dictionary(table.column(column), name) for name, column in coded.items()]
+        columns = [
+            code_dictionary(table.column(column), name)
+            for name, column in coded.items()
+            if name not in texts
+        ]
     except UnreadableError as error:
         error.place = place
         raise
-    texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-    columns += [code_text(frame[name]) for name in texts]
-    columns.append(pl.Series("file", [place], dtype=pl.Int32).new_from_index(0, table.num_rows))
+    columns += [
+        code_text(frame[name]) for name, dtype in frame.schema.items() if dtype == pl.String
+    ]
+    return frame.with_columns(columns)
+
+
+def _frame(plan: Plan, table: pa.Table, place: int, start: int) -> pl.DataFrame:
+    frame = _others(plan, table, place, start, ())
+    columns = [pl.Series("file", [place], dtype=pl.Int32).new_from_index(0, table.num_rows)]
     for name, dtype in plan.carry.items():
         if name in table.schema.names:
             column = mappings.read_column(table.column(name), (), name).cast(dtype)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
+import pyarrow as pa
 
 from vtaudit.config import Settings
 from vtaudit.errors import VtauditError
@@ -124,7 +124,7 @@ def _laws(run: Path, settings: Settings, counts: Counts, found: Verification) ->
             continue
         try:
             yield from each
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, pa.ArrowException) as error:
             found.damaged.append(f"{table}: cannot be read: {str(error).splitlines()[0]}")
 
 
