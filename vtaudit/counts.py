@@ -141,7 +141,7 @@ def _find_things(verdicts: Verdicts, firsts: Ints, reasons: Ints) -> dict[str, C
         has_fresh[verdicts.delivery[is_fresh & (verdicts.delivery >= 0)]] = True
         retried = np.where(has_fresh[delivery], -1, delivery)
     return {
-        "unique": partial(_count_keys, verdicts.key, firsts),
+        "unique": _key_counter(verdicts.key, firsts),
         "windows": partial(_count_numbers, window),
         "deliveries": partial(_count_numbers, delivery),
         "deliveries_duplicate": partial(_count_numbers, retried),
@@ -154,14 +154,15 @@ def _count_numbers(number: Ints, group: Ints, groups: int) -> Ints:
     return count_distinct(group, number, groups, int(number.max(initial=-1)) + 1)
 
 
-def _count_keys(key: Ints, firsts: Ints, group: Ints, groups: int) -> Ints:
-    """Return how many keys the stretches of each group have; most keys have one row."""
+def _key_counter(key: Ints, firsts: Ints) -> Counter:
+    """Return how to count the keys of groups; most keys have one row."""
     has_key = key >= 0
     keyed = key if has_key.all() else key[has_key]
-    if (keyed[1:] > keyed[:-1]).all():
-        rows = np.add.reduceat(has_key, firsts, dtype=np.int64) if len(firsts) else firsts
-        return np.bincount(group, rows, minlength=groups).astype(np.int64)
-    return _count_numbers(key, np.repeat(group, lengths_of(firsts, len(key))), groups)
+    if not (keyed[1:] > keyed[:-1]).all():
+        lengths = lengths_of(firsts, len(key))
+        return lambda group, groups: _count_numbers(key, np.repeat(group, lengths), groups)
+    rows = np.add.reduceat(has_key, firsts, dtype=np.int64) if len(firsts) else firsts
+    return lambda group, groups: np.bincount(group, rows, minlength=groups).astype(np.int64)
 
 
 def count_padding(rows: pl.DataFrame) -> pl.DataFrame:

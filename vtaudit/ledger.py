@@ -107,8 +107,11 @@ def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
     The k-th copy of a key within a window of a file belongs to that window's k-th delivery there.
     """
     place = number_rows([window, file], len(window))
-    if (keys.counts > 1).any():
-        again = np.flatnonzero((keys.key != NO_KEY) & (keys.counts[keys.key] > 1))
+    is_again = (keys.key[1:] == keys.key[:-1]) & (place[1:] == place[:-1])
+    many = keys.counts > 2
+    many[keys.key[1:][is_again & (keys.key[1:] != NO_KEY)]] = True
+    if many.any():
+        again = np.flatnonzero((keys.key != NO_KEY) & many[keys.key])
         order = again[np.lexsort((again, place[again], keys.key[again]))]
         key, where = keys.key[order], place[order]
         is_first = np.ones(len(order), np.bool_)

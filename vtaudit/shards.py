@@ -48,12 +48,13 @@ class Spill:
     """Rows waiting in buckets: in memory where there is one bucket, else as Arrow files.
 
     Each part is one file, with a batch for each bucket. Parts may be added by several threads, and
-    one that is there already is replaced.
+    one that is there already is replaced. They need not be compressed where few rows wait.
     """
 
     folder: Path
     buckets: int
     is_on_disk: bool
+    is_compressed: bool = True
     _parts: dict[int, pl.DataFrame] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -76,7 +77,8 @@ class Spill:
         path = self._path(part)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            options = ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+            codec = "lz4" if self.is_compressed else None
+            options = ipc.IpcWriteOptions(compression=codec, use_threads=False)
             with ipc.new_file(path, table.schema, options=options) as writer:
                 for start, stop in itertools.pairwise(bounds):
                     writer.write_batch(whole.slice(start, stop - start))

@@ -178,7 +178,7 @@ def open_log(
         chains=chains,
         moved=moved,
         edges=edges,
-        spill=Spill(folder / "rows", buckets, on_disk),
+        spill=Spill(folder / "rows", buckets, on_disk, is_compressed=runs is None),
         scores=scores,
     )
 
