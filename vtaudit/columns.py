@@ -16,8 +16,8 @@ def floats(rows: pl.DataFrame, name: str) -> Floats:
     """Return a column with NaN for null, all NaN where it is not mapped."""
     if name not in rows.columns:
         return np.full(rows.height, np.nan)
-    # filled first: what converts nulls one by one takes twice the time
-    return rows[name].fill_null(float("nan")).to_numpy()
+    # Arrow fills nulls in half the time that Polars takes
+    return np.asarray(rows[name].to_arrow().to_numpy(zero_copy_only=False))
 
 
 def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:

@@ -15,6 +15,8 @@ from vtaudit.compiled import array_of, compile_pass, compile_step, lay_out
 Ints = NDArray[np.integer]
 # slots of the table of states at first; it grows where a shard has more states than half of them
 FIRST_SLOTS = 1024
+# of a code: boundary and source, four bits each, and whether there is a ratio; clips follow
+CODE_BITS = 9
 GROWTH = 8
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 HASH_SHIFT = np.uint64(29)
@@ -41,11 +43,13 @@ class Table(NamedTuple):
         slots: a hash table of numbers of states, -1 for none.
         firsts: the first row of each state  # [S] int64
         codes: of each state, its boundary, source, has_ratio and clips  # [S] int64
+        plain: by code, the state without reasons and warnings, which most rows have, -1 for none.
     """
 
     slots: Any
     firsts: Any
     codes: Any
+    plain: Any
 
 
 def number_states(columns: Columns) -> tuple[Ints, Ints]:
@@ -54,8 +58,9 @@ def number_states(columns: Columns) -> tuple[Ints, Ints]:
     arguments, slots = Columns(*laid_out), FIRST_SLOTS
     state = np.empty(len(arguments.reasons), np.int32)
     while True:
-        places = (np.empty(slots // 2, np.int64) for _ in range(2))
-        table = Table(np.full(slots, -1, np.int32), *places)
+        firsts, codes = (np.empty(slots // 2, np.int64) for _ in range(2))
+        plain = np.full(1 << CODE_BITS + len(columns.log_bars), -1, np.int32)
+        table = Table(np.full(slots, -1, np.int32), firsts, codes, plain)
         count = _compile_states()(arguments, table, state)
         if count >= 0:
             return state, table.firsts[:count]
@@ -99,7 +104,7 @@ def count_distinct(group: Ints, number: Ints, groups: int, size: int) -> Ints:
 @functools.cache
 def _compile_states() -> Callable[..., int]:
     columns = types.NamedTuple([array_of(dtype) for dtype in COLUMN_DTYPES], Columns)
-    dtypes = ("int32", "int64", "int64")
+    dtypes = ("int32", "int64", "int64", "int32")
     table = types.NamedTuple([array_of(dtype, readonly=False) for dtype in dtypes], Table)
     return compile_pass(_number_states, types.int64(columns, table, _result("int32")))
 
@@ -123,10 +128,12 @@ def _result(dtype: str) -> types.Array:
 
 def _number_states(columns: Any, table: Any, state: Any) -> int:
     """Fill `state` and the table; return how many states there are, -1 if they are too many."""
-    count, last = 0, -1
+    count = 0
     for row in range(len(state)):
         code = _encode(columns, row)
-        if last < 0 or not _is_state(columns, table, last, row, code):
+        is_plain = columns.reasons[row] == 0 and columns.warnings[row] == 0
+        number = table.plain[code] if is_plain else np.int32(-1)
+        if number < 0:
             slot = _find_slot(columns, table, row, code)
             if table.slots[slot] < 0:
                 if count == len(table.firsts):
@@ -134,8 +141,10 @@ def _number_states(columns: Any, table: Any, state: Any) -> int:
                 table.slots[slot] = count
                 table.firsts[count], table.codes[count] = row, code
                 count += 1
-            last = table.slots[slot]
-        state[row] = last
+            number = table.slots[slot]
+            if is_plain:
+                table.plain[code] = number
+        state[row] = number
     return count
 
 
@@ -143,7 +152,9 @@ def _number_states(columns: Any, table: Any, state: Any) -> int:
 def _encode(columns: Any, row: int) -> Any:
     """Return one number for boundary, source, whether there is a ratio, and which clips bind."""
     log_ratio = columns.log_ratio[row]
-    code = (np.int64(columns.boundary[row]) << 8) + np.int64(columns.source[row])
+    # there are fewer than 15 of each, and NOT_CUT becomes 0
+    code = ((np.int64(columns.boundary[row]) + 1) & 15) << 4
+    code |= (np.int64(columns.source[row]) + 1) & 15
     code = 2 * code + (not np.isnan(log_ratio))
     for log_bar in columns.log_bars:
         code = 2 * code + (log_ratio > log_bar)

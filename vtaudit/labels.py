@@ -95,3 +95,22 @@ def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
     coded = column.rechunk().to_arrow().dictionary_encode()
     codes = np.asarray(coded.indices.fill_null(-1)) + np.int32(1)
     return codes, pl.concat([null, pl.Series(coded.dictionary).cast(pl.String)])
+
+
+def code_alike(
+    column: pl.Series, other: pl.Series
+) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
+    """Return numbers that are equal where the values of two columns are, as text  # [N], [M]
+
+    Null is a value too. A value that only `column` has is -1.
+    """
+    (codes, words), (other_codes, vocabulary) = _use(column), _use(other)
+    place = pc.fill_null(pc.index_in(words, value_set=vocabulary), -1).to_numpy()
+    return place[codes], other_codes
+
+
+def _use(column: pl.Series) -> tuple[NDArray[np.integer], pa.Array]:
+    """Return a number for each value  # [N], and the values that occur, as text."""
+    codes, texts = number_values(column)
+    used, number = np.unique(codes, return_inverse=True)
+    return number, texts.gather(used).to_arrow(compat_level=pl.CompatLevel.oldest())

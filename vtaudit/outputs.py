@@ -201,9 +201,11 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
         for name in ("trajectory_id", "unroll_id")
     }
     is_kept = shard.found.reasons[segments.rows] == 0
-    taken = segments.rows[is_kept]
+    # a copy of all rows where all are kept, as they mostly are, would be for nothing
+    chosen: slice | NDArray[np.bool_] = slice(None) if is_kept.all() else is_kept
+    taken = segments.rows[chosen]
     kept = rows.select(_written(rows, [*ids, "step", "policy_version", *plan.carry]))
-    columns = {
+    columns: dict[str, NDArray[Any]] = {
         "boundary": segments.boundary[taken],
         "bootstrap_source": segments.source[taken],
         "value": floats(rows, "value")[taken],
@@ -212,7 +214,7 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
     }
     for name in VTrace._fields:
         column = None if shard.results is None else getattr(shard.results, name)
-        columns[name] = np.zeros(0) if column is None else column[is_kept]
+        columns[name] = np.zeros(0) if column is None else column[chosen]
     schema = targets_schema(ids, settings.dtype, weights=settings.weights)
     targets = build_targets(kept[taken], columns, schema, list(plan.carry))
     bad = np.flatnonzero(shard.found.reasons)
