@@ -205,28 +205,28 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
     Raises:
         UnreadableError: a value does not fit its type, as an unsigned id above 2^63 - 1.
     """
-    rows = pl.int_range(start, start + height, dtype=pl.Int64, eager=True).alias("row")
-    schema, columns = frame.schema, []
-    for name, dtype in shape.dtypes.items():
-        if name not in schema:
-            columns.append(pl.lit(ABSENT.get(name), dtype=dtype).alias(name))
-        elif schema[name] != dtype:
-            columns.append(_cast(schema[name], name, dtype))
-    found = pl.DataFrame([rows, *(frame[name] for name in schema if name in shape.dtypes)])
+    columns = [pl.int_range(start, start + height, dtype=pl.Int64, eager=True).alias("row")]
     try:
-        return found.with_columns(columns).select("row", *shape.dtypes) if columns else found
+        for name, dtype in shape.dtypes.items():
+            if name not in frame.columns:
+                columns.append(
+                    pl.Series(name, [ABSENT.get(name)], dtype=dtype).new_from_index(0, height)
+                )
+            elif frame.schema[name] == dtype:
+                columns.append(frame[name])
+            else:
+                columns.append(_cast(frame[name], dtype))
     except pl.exceptions.InvalidOperationError as error:
         text = str(error).splitlines()[0]
         raise UnreadableError(f"a value does not fit its column: {text}") from None
+    return pl.DataFrame(columns)
 
 
-def _cast(found: pl.DataType, name: str, dtype: pl.DataType) -> pl.Expr:
-    column = pl.col(name)
-    if dtype == pl.List(pl.Boolean) and found != pl.Null:
-        inner = getattr(found, "inner", None)
+def _cast(column: pl.Series, dtype: pl.DataType) -> pl.Series:
+    if dtype == pl.List(pl.Boolean) and column.dtype != pl.Null:
+        inner = getattr(column.dtype, "inner", None)
         element = pl.element()
-        if inner in (pl.Boolean, pl.Null):
-            return column.cast(dtype)
-        is_true = pl.when(element == 1).then(True).when(element == 0).then(False)
-        return column.list.eval(is_true)
+        if inner not in (pl.Boolean, pl.Null):
+            is_true = pl.when(element == 1).then(True).when(element == 0).then(False)
+            return column.list.eval(is_true)
     return column.cast(dtype)

@@ -82,7 +82,7 @@ def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
         if name in plan.shape.dtypes:
             has = pl.Series([file.name in plan.shape.present[name] for file in plan.files])
             present.append(has.gather(rows["file"]).alias(PRESENT + name))
-    return rows.with_columns(pl.Series("source_file", codes).cat.to(paths), *present)
+    return rows.hstack([pl.Series("source_file", codes).cat.to(paths), *present])
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def _others(
     columns += [
         code_text(frame[name]) for name, dtype in frame.schema.items() if dtype == pl.String
     ]
-    return frame.with_columns(columns)
+    return frame.drop([column.name for column in columns], strict=False).hstack(columns)
 
 
 def _frame(plan: Plan, table: pa.Table, place: int, start: int) -> pl.DataFrame:
@@ -251,4 +251,7 @@ def _frame(plan: Plan, table: pa.Table, place: int, start: int) -> pl.DataFrame:
             column = pl.Series(name, [None], dtype=dtype).new_from_index(0, table.num_rows)
         columns.append(column.alias(CARRIED + name))
     carried = [CARRIED + name for name in plan.carry]
-    return frame.with_columns(columns).select("file", "row", *plan.shape.dtypes, *carried)
+    names = ("file", "row", *plan.shape.dtypes, *carried)
+    found = {column.name: column for column in (*frame, *columns)}
+    # of columns: a selection by expressions would be handed to the pool of Polars
+    return pl.DataFrame([found[name] for name in names])

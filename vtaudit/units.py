@@ -108,7 +108,8 @@ class Log:
         if self.plan.shape.is_discrete and not is_moved.all():
             noted = note_lists(noted, self.plan.settings)
         if is_moved.any():
-            noted = noted.filter(~is_moved)
+            kept = pl.Series(~is_moved)
+            noted = pl.DataFrame([column.filter(kept) for column in noted])
         return Chunk(noted, note_files(self.plan, padding), has_discounts, tuple(spilled))
 
     def _find_moved(self, number: int) -> NDArray[np.bool_]:
