@@ -15,7 +15,8 @@ import pytest
 from numba.core import caching
 
 from vtaudit import list_pass
-from vtaudit.actions import judge_lists, rebuild_log_probs
+from vtaudit.actions import judge_lists, note_lists, rebuild_log_probs
+from vtaudit.canonical import unify_types
 from vtaudit.config import Settings
 
 Row = dict[str, Any]
@@ -215,6 +216,47 @@ def test_pass_judges_as_the_contract_says(seed: int, policy: str) -> None:
     rows = make_log(seed, 600)
     broken = assert_judged_as_defined(make_frame(rows), rows, policy)
     assert broken == set(RULES) or seed % 2 == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_findings_are_the_same_once_the_lists_are_left_out(seed: int) -> None:
+    frame, settings = make_frame(make_log(seed, 300)), Settings(reconcile_tolerance=TOLERANCE)
+    noted = note_lists(frame, settings)
+    assert not {*MASKS, *LOGITS} & set(noted.columns)
+    expected = {rule: rows.tolist() for rule, rows in judge_lists(frame, settings).items()}
+    found = {rule: rows.tolist() for rule, rows in judge_lists(noted, settings).items()}
+    assert {rule: rows for rule, rows in found.items() if rule in expected} == expected
+    assert not any(rows for rule, rows in found.items() if rule not in expected)
+
+
+def test_logits_in_float32_are_judged_as_their_values_in_float64() -> None:
+    rows = make_log(1, 300)
+    frame = make_frame(rows).with_columns(pl.col(*LOGITS).cast(pl.List(pl.Float32)))
+    exact = frame.with_columns(pl.col(*LOGITS).cast(pl.List(pl.Float64)))
+    settings = Settings(reconcile_tolerance=TOLERANCE)
+    found, expected = (judge_lists(each, settings) for each in (frame, exact))
+    assert {rule: rows.tolist() for rule, rows in found.items()} == {
+        rule: rows.tolist() for rule, rows in expected.items()
+    }
+    rebuilt = rebuild_log_probs(frame, settings)
+    np.testing.assert_array_equal(rebuilt, rebuild_log_probs(exact, settings))
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        ((pa.float32(), pa.float32()), pl.Float32()),
+        ((pa.float32(), pa.float64()), pl.Float64()),
+        ((pa.float64(), pa.float32()), pl.Float64()),
+        ((pa.float32(), pa.int32()), pl.Float64()),
+    ],
+    ids=str,
+)
+def test_logits_have_the_wider_type_of_all_files(
+    types: tuple[pa.DataType, ...], expected: pl.DataType
+) -> None:
+    found = {f"{k}.parquet": {LOGITS[0]: pa.list_(each)} for k, each in enumerate(types)}
+    assert unify_types(found, "auto").dtypes == {LOGITS[0]: pl.List(expected)}
 
 
 @pytest.mark.parametrize("start", [1, 3, 8, 65])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from commands import (
@@ -141,6 +142,16 @@ def test_two_runs_of_one_id_write_the_same_bytes(
     assert sum(name.startswith("targets/") for name in one) > 1
     for name in one.keys() - {"manifest.json", "audit.duckdb", "audit/runs.parquet"}:
         assert one[name] == two[name], name
+
+
+@pytest.mark.parametrize(("carry", "codec"), [((), "SNAPPY"), (("all",), "ZSTD")], ids=str)
+def test_carried_columns_are_packed_tighter(
+    carry: tuple[str, ...], codec: str, logs: Path, tmp_path: Path
+) -> None:
+    process(logs, tmp_path / "run", Settings(backend="reference", carry=carry))
+    metadata = pq.read_metadata(tmp_path / "run" / "targets" / "part-00000.parquet")
+    group = metadata.row_group(0)
+    assert {group.column(k).compression for k in range(metadata.num_columns)} == {codec}
 
 
 @pytest.mark.parametrize(
