@@ -79,22 +79,24 @@ def test_unknown_name_is_an_attribute_error() -> None:
         vtaudit.vtrase  # noqa: B018
 
 
-def test_threads_limit_the_pool_of_polars_too(tmp_path: Path) -> None:
+def print_after_the_command(expression: str, tmp_path: Path, *options: str) -> list[str]:
+    """Return what `vtaudit process`, then a look at a package in the same process, prints."""
     code = (
         "import sys; from vtaudit.cli import main;"
-        " main(['process', sys.argv[1], '--out', sys.argv[2], '--threads', '1', '--quiet'],"
-        " standalone_mode=False); import polars; print(polars.thread_pool_size())"
+        " main(['process', sys.argv[1], '--out', sys.argv[2], '--quiet', *sys.argv[3:]],"
+        f" standalone_mode=False); import polars, pyarrow; print({expression})"
     )
-    assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["1"]
+    return run_python(code, SAMPLE_LOGS, tmp_path / "run", *options).stdout.split()
+
+
+def test_threads_limit_the_pool_of_polars_too(tmp_path: Path) -> None:
+    found = print_after_the_command("polars.thread_pool_size()", tmp_path, "--threads", "1")
+    assert found == ["1"]
 
 
 def test_a_command_has_arrow_allocate_where_numpy_does(tmp_path: Path) -> None:
-    code = (
-        "import sys; from vtaudit.cli import main;"
-        " main(['process', sys.argv[1], '--out', sys.argv[2], '--quiet'], standalone_mode=False);"
-        " import pyarrow; print(pyarrow.default_memory_pool().backend_name)"
-    )
-    assert run_python(code, SAMPLE_LOGS, tmp_path / "run").stdout.split() == ["system"]
+    backend = "pyarrow.default_memory_pool().backend_name"
+    assert print_after_the_command(backend, tmp_path) == ["system"]
 
 
 def test_the_library_leaves_the_allocation_of_its_process_alone(tmp_path: Path) -> None:

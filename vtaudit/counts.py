@@ -14,7 +14,7 @@ from vtaudit.labels import number_values
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import Verdicts
 from vtaudit.stretches import find_stretches, lengths_of
-from vtaudit.tallies import SCHEMA, Tally
+from vtaudit.tallies import SCHEMA, Tally, tally_of
 
 RUN = "run"
 SCOPES = ("source_file", "policy_version", "actor_id", "env_version")
@@ -165,7 +165,7 @@ def _key_counter(key: Ints, firsts: Ints) -> Counter:
     return lambda group, groups: np.bincount(group, rows, minlength=groups).astype(np.int64)
 
 
-def count_padding(rows: pl.DataFrame) -> pl.DataFrame:
+def count_padding(rows: pl.DataFrame) -> Tally:
     """Return the counts of padding rows, whose columns are scopes."""
     counted = [
         rows.with_columns(pl.lit(RUN).alias(RUN))
@@ -180,7 +180,7 @@ def count_padding(rows: pl.DataFrame) -> pl.DataFrame:
         )
         for scope in (RUN, *rows.columns)
     ]
-    return merge_counts(counted)
+    return tally_of(pl.concat(counted))
 
 
 def clip_bits(log_ratio: np.ndarray, thresholds: Mapping[str, float]) -> np.ndarray:

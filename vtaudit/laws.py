@@ -71,7 +71,7 @@ def rejects_laws(parts: Sequence[Path], counts: Counts) -> Iterator[Law]:
     """Yield each count of rejected rows with the rows of rejects."""
 
     def count(part: Path) -> Found:
-        rows = pq.read_table(part, columns=["primary_reason", "reasons"])
+        rows = pq.read_table(part, columns=["primary_reason", "reasons"], use_threads=False)
         listed = pc.list_flatten(rows["reasons"])
         return _count_values("rejected_primary", rows["primary_reason"]) + _count_values(
             "rejected_any", listed

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from vtaudit.compiled import compile_pass, compile_step
+from vtaudit.compiled import compile_pass, compile_step, lay_out
 from vtaudit.lists import Beside, Lists
 
 # bits of one row's findings
@@ -55,9 +55,26 @@ def run_pass(
     bits = np.zeros(len(beside.action), np.uint8)
     rebuilt = np.full(len(beside.action), np.nan)
     index = np.empty(len(bits), np.int64)
-    arguments = (masks, logits, beside, float(tolerance), is_subset, index, bits, rebuilt)
+    taken = (_lay_out(masks), _lay_out(logits), _lay_out_beside(beside))
+    arguments = (*taken, float(tolerance), is_subset, index, bits, rebuilt)
     _compile_pass(*map(numba.typeof, arguments))(*arguments)
     return bits, rebuilt
+
+
+def _lay_out(columns: tuple[Lists, Lists]) -> tuple[Lists, ...]:
+    return tuple(
+        Lists(
+            lay_out(each.starts, "int64"),
+            lay_out(each.lengths, "int64"),
+            lay_out(each.values, each.values.dtype),
+        )
+        for each in columns
+    )
+
+
+def _lay_out_beside(beside: Beside) -> Beside:
+    dtypes = ("float64",) * 4 + ("bool",) * 2
+    return Beside(*(lay_out(*each) for each in zip(beside, dtypes, strict=True)))
 
 
 @functools.cache

@@ -54,9 +54,7 @@ def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists
     """
     if name not in frame.columns:
         nowhere = np.zeros(frame.height, np.int64)
-        return Lists(
-            _lay_out(nowhere, np.int64), _lay_out(nowhere - 1, np.int64), _lay_out([], dtype)
-        )
+        return Lists(nowhere, nowhere - 1, np.zeros(0, dtype))
     column = frame[name].rechunk()
     array = column.to_arrow()
     offsets = array.offsets.to_numpy()
@@ -66,11 +64,7 @@ def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists
         lengths[column.is_null().to_numpy()] = -1
     is_mask = dtype is np.uint8
     values = (_mask_elements(elements) if is_mask else elements.fill_null(np.nan)).to_numpy()
-    return Lists(
-        _lay_out(offsets[:-1] - offsets[0], np.int64),
-        _lay_out(lengths, np.int64),
-        _lay_out(values, values.dtype.type),
-    )
+    return Lists(offsets[:-1] - offsets[0], lengths, values)
 
 
 def _mask_elements(elements: pl.Series) -> pl.Series:
@@ -80,7 +74,7 @@ def _mask_elements(elements: pl.Series) -> pl.Series:
 def read_beside(frame: pl.DataFrame, present: str) -> Beside:
     """Return the other columns; `present` is how the names of the last two begin in the frame."""
     floats = [
-        _lay_out(_floats(frame, name, default), np.float64)
+        _floats(frame, name, default)
         for name, default in (
             ("action", np.nan),
             ("behavior_log_prob", np.nan),
@@ -89,17 +83,9 @@ def read_beside(frame: pl.DataFrame, present: str) -> Beside:
         )
     ]
     flags = [
-        _lay_out(_flags(frame, present + name), np.bool_)
-        for name in ("behavior_action_mask", "target_action_mask")
+        _flags(frame, present + name) for name in ("behavior_action_mask", "target_action_mask")
     ]
     return Beside(*floats, *flags)
-
-
-def _lay_out(values: Any, dtype: type[np.generic]) -> NDArray[Any]:
-    """Return the array as the one kind that the compiled pass takes."""
-    laid_out = np.require(values, dtype, ["C_CONTIGUOUS", "ALIGNED"]).view()
-    laid_out.flags.writeable = False
-    return laid_out
 
 
 def _floats(frame: pl.DataFrame, name: str, default: float) -> NDArray[Any]:

@@ -88,10 +88,11 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
         targets=plan.settings.targets,
     )
     surplus = shard.unused.height
-    name = ("warning", Warn.SCORE_SURPLUS.code)
-    extra = Tally(((RUN, RUN),), (name,), np.array([[surplus]]))
+    if surplus:
+        name = ("warning", Warn.SCORE_SURPLUS.code)
+        counts = add_tallies([counts, Tally(((RUN, RUN),), (name,), np.array([[surplus]]))])
     return ShardResult(
-        counts=add_tallies([counts, extra]) if surplus else counts,
+        counts=counts,
         surplus=surplus,
         unscored=tuple(shard.unscored.head(NAMED_KEYS).rows()),
         unused=tuple(shard.unused.head(NAMED_KEYS).rows()),
@@ -138,7 +139,7 @@ def count_chunk(plan: Plan, chunk: Chunk) -> ShardResult:
     if chunk.padding.is_empty():
         return ShardResult(NOTHING, has_discounts=chunk.has_discounts)
     padding = count_padding(chunk.padding.select(scope_names(plan)))
-    return ShardResult(tally_of(padding), has_discounts=chunk.has_discounts)
+    return ShardResult(padding, has_discounts=chunk.has_discounts)
 
 
 def add_up(shards: Sequence[ShardResult]) -> ShardResult:

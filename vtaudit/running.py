@@ -47,6 +47,7 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
 
         def run_all(run: Callable[[Any], list[ShardResult]], tasks: Sequence[Any]) -> None:
             nonlocal done
+            give_back()
             futures = deque(pool.submit(run, task) for task in tasks)
             while futures:
                 found = futures.popleft().result()
@@ -59,13 +60,9 @@ def run_units(plan: Plan, log: Log, work: Path, clock: Clock, tell: Progress) ->
                 kept.result()
 
         try:
-            for run, tasks in (
-                (runner.run_chunks, log.tasks),
-                (runner.run_bucket, log.buckets),
-            ):
-                give_back()
-                run_all(run, tasks)
-                _check_discounts(log, results)
+            run_all(runner.run_chunks, log.tasks)
+            _check_discounts(log, results)
+            run_all(runner.run_bucket, log.buckets)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise

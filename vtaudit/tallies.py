@@ -7,7 +7,7 @@ take ten times the memory.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,25 +80,26 @@ def tally_from_json(body: dict[str, Any]) -> Tally:
 
 def tally_of(counts: pl.DataFrame) -> Tally:
     """Return counts in long form as a table; what stands there twice is added up."""
-    groups: dict[Group, int] = {}
-    names: dict[Name, int] = {}
-    cells = [
-        (groups.setdefault(row[:2], len(groups)), names.setdefault(row[2:4], len(names)), row[4])
-        for row in counts.rows()
-    ]
+    rows = counts.rows()
+    groups, names = _number(row[:2] for row in rows), _number(row[2:4] for row in rows)
     table = np.zeros((len(groups), len(names)), np.int64)
-    for line, column, count in cells:
-        table[line, column] += count
+    for row in rows:
+        table[groups[row[:2]], names[row[2:4]]] += row[4]
     return Tally(tuple(groups), tuple(names), table)
 
 
 def add_tallies(parts: Sequence[Tally]) -> Tally:
     """Return the sum of several tallies."""
-    groups = {group: k for k, group in enumerate(dict.fromkeys(g for p in parts for g in p.groups))}
-    names = {name: k for k, name in enumerate(dict.fromkeys(n for p in parts for n in p.names))}
+    groups = _number(group for part in parts for group in part.groups)
+    names = _number(name for part in parts for name in part.names)
     table = np.zeros((len(groups), len(names)), np.int64)
     for part in parts:
         lines = np.array([groups[group] for group in part.groups], np.int64)
         columns = np.array([names[name] for name in part.names], np.int64)
         table[np.ix_(lines, columns)] += part.table
     return Tally(tuple(groups), tuple(names), table)
+
+
+def _number(pairs: Iterable[tuple[str, str | None]]) -> dict[tuple[str, str | None], int]:
+    """Return the place of each pair in the order of their first occurrence."""
+    return {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}

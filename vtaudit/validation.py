@@ -199,8 +199,8 @@ def _judge(
         for finding, expression in broken.items()
         if expression is not None
     )
-    found = {finding: np.zeros(0, np.int64) for finding in broken}
-    for finding in broken:
-        if finding.name in verdicts.columns:
-            found[finding] = verdicts[finding.name].arg_true().to_numpy()
-    return found
+    nowhere = np.zeros(0, np.int64)
+    return {
+        finding: nowhere if expression is None else verdicts[finding.name].arg_true().to_numpy()
+        for finding, expression in broken.items()
+    }
