@@ -199,7 +199,7 @@ IMPORTS = {
     "training": "errors schemas storage training.epoch",
     "training.epoch": "errors store",
     "tuning": "",
-    "units": "actions chunks joining layout memory plan reading shards",
+    "units": "actions chunks joining labels layout memory plan reading shards",
     "validation": "actions canonical config reasons",
     "verification": (
         "errors places plan storage store verification.checks verification.comparison "

@@ -49,6 +49,12 @@ def code_text(column: pl.Series) -> pl.Series:
     return column.cast(_enum_of(column))
 
 
+def code_texts(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with its text columns as Enums."""
+    names = [name for name, dtype in frame.schema.items() if dtype == pl.String]
+    return frame.with_columns(code_text(frame[name]) for name in names) if names else frame
+
+
 def _enum_of(column: pl.Series) -> pl.Enum:
     return pl.Enum(column.drop_nulls().unique().sort())
 
@@ -72,6 +78,11 @@ def concat_coded(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(unify_text(frames), rechunk=True)
 
 
+def concat_anew(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Return what `concat_coded` does, in less time where there are about as many words as rows."""
+    return code_texts(pl.concat([decode_text(frame) for frame in frames], rechunk=True))
+
+
 def decode_text(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the frame with its Enums as text."""
     names = [name for name, dtype in frame.schema.items() if isinstance(dtype, pl.Enum)]
@@ -79,19 +90,23 @@ def decode_text(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def code_values(column: pl.Series) -> NDArray[np.int32]:
-    """Return a number for each distinct value, null being 0  # [N]."""
-    return number_values(column)[0]
+    """Return a number for each distinct value, null being 0  # [N].
+
+    The words of an Enum, which may be those of a whole log, are not looked at.
+    """
+    if not isinstance(column.dtype, pl.Enum):
+        return number_values(column)[0]
+    physical = column.to_physical()
+    if physical.null_count():
+        physical = physical.cast(pl.Int32).fill_null(-1)
+    return physical.to_numpy().astype(np.int32) + 1
 
 
 def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
     """Return a number for each distinct value  # [N], and the values as text; null is the first."""
     null = pl.Series([None], dtype=pl.String)
     if isinstance(column.dtype, pl.Enum):
-        physical = column.to_physical()
-        if physical.null_count():
-            physical = physical.cast(pl.Int32).fill_null(-1)
-        codes = physical.to_numpy().astype(np.int32) + 1
-        return codes, pl.concat([null, column.dtype.categories])
+        return code_values(column), pl.concat([null, column.dtype.categories])
     coded = column.rechunk().to_arrow().dictionary_encode()
     codes = np.asarray(coded.indices.fill_null(-1)) + np.int32(1)
     return codes, pl.concat([null, pl.Series(coded.dictionary).cast(pl.String)])
@@ -111,6 +126,7 @@ def code_alike(
 
 def _use(column: pl.Series) -> tuple[NDArray[np.integer], pa.Array]:
     """Return a number for each value  # [N], and the values that occur, as text."""
-    codes, texts = number_values(column)
-    used, number = np.unique(codes, return_inverse=True)
-    return number, texts.gather(used).to_arrow(compat_level=pl.CompatLevel.oldest())
+    codes = code_values(column)
+    _, firsts, number = np.unique(codes, return_index=True, return_inverse=True)
+    words = column.gather(firsts).cast(pl.String)
+    return number, words.to_arrow(compat_level=pl.CompatLevel.oldest())

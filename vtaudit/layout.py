@@ -16,7 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vtaudit.canonical import LINEAGE
-from vtaudit.labels import concat_coded
+from vtaudit.labels import concat_anew
 from vtaudit.plan import Plan
 from vtaudit.reading import Batch, Range, read_batchwise
 from vtaudit.records import InputFile
@@ -79,7 +79,7 @@ def survey_runs(plan: Plan, size: int, tick: Callable[[int], None]) -> Runs | No
                 tick(plan.files[place].rows or 0)
         finally:
             pool.shutdown(cancel_futures=True)
-    runs = concat_coded(found).with_row_index("run")
+    runs = concat_anew(found).with_row_index("run")
     runs = runs.with_columns(pl.Series("height", _heights(runs, plan.files)))
     return _settle(runs, size, stitched=plan.settings.windows == "stitched")
 
@@ -105,7 +105,7 @@ def _survey_file(plan: Plan, place: int) -> pl.DataFrame | None:
         count += parts[-1].height
         if count > limit:
             return None
-    return _join_runs(concat_coded(parts))
+    return _join_runs(concat_anew(parts))
 
 
 def _find_runs(batch: Batch, place: int, *, stitched: bool) -> pl.DataFrame:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vtaudit import mapping as mappings
 from vtaudit.canonical import CARRIED, PRESENT, TOLD_APART, cast_frame
 from vtaudit.errors import UnreadableError
-from vtaudit.labels import code_dictionary, code_text, concat_coded
+from vtaudit.labels import code_dictionary, code_texts, concat_coded
 from vtaudit.plan import Plan
 from vtaudit.sources import read_batches
 from vtaudit.stretches import find_stretches, lengths_of
@@ -235,10 +235,7 @@ def _others(
     except UnreadableError as error:
         error.place = place
         raise
-    columns += [
-        code_text(frame[name]) for name, dtype in frame.schema.items() if dtype == pl.String
-    ]
-    return frame.drop([column.name for column in columns], strict=False).hstack(columns)
+    return code_texts(frame).hstack(columns)
 
 
 def _frame(plan: Plan, table: pa.Table, place: int, start: int) -> pl.DataFrame:

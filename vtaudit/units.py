@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from vtaudit.actions import note_lists
 from vtaudit.chunks import cut_chunks
 from vtaudit.joining import load_scores, spill_scores
+from vtaudit.labels import code_texts, decode_text
 from vtaudit.layout import Runs, survey_runs
 from vtaudit.memory import rows_at_once
 from vtaudit.plan import Plan
@@ -104,8 +105,10 @@ class Log:
         spilled: list[Path] = []
         if self.spill.buckets:
             spilled = self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
+        if is_moved.all():
+            rows, is_moved = rows.clear(), is_moved[:0]
         noted = note_files(self.plan, rows)
-        if self.plan.shape.is_discrete and not is_moved.all():
+        if self.plan.shape.is_discrete and noted.height:
             noted = note_lists(noted, self.plan.settings)
         if is_moved.any():
             kept = pl.Series(~is_moved)
@@ -214,8 +217,9 @@ def _edges_by_unit(
     if is_moved.any():
         bucket = bucket_of(runs.trajectory_id[run], buckets)
         unit = np.where(is_moved, len(chunks) + bucket, unit)
-    edges = runs.edges.with_columns(pl.Series("unit", unit)).drop("run")
+    # each unit with words of its own: a look at an Enum takes time for all words of the log
+    edges = decode_text(runs.edges).with_columns(pl.Series("unit", unit)).drop("run")
     return {
-        int(key[0]): part.drop("unit")
+        int(key[0]): code_texts(part.drop("unit"))
         for key, part in edges.partition_by("unit", as_dict=True).items()
     }
