@@ -36,11 +36,11 @@ IMPORTS = {
         "segments shard validation"
     ),
     "appending.learning": (
-        "appending.judging appending.lines columns ledger plan reasons segments stretches"
+        "appending.judging appending.lines ledger plan reasons segments stretches"
     ),
     "appending.lines": "canonical errors labels store",
     "appending.loading": (
-        "appending.judging appending.lines appending.reading joining labels ordering plan"
+        "appending.judging appending.lines appending.reading columns joining labels ordering plan"
     ),
     "appending.manifest": (
         "appending.buckets appending.committing appending.counting appending.forgetting "
@@ -79,19 +79,19 @@ IMPORTS = {
     "counts": "count_pass labels reasons records stretches tallies",
     "errors": "",
     "explanation": (
-        "clock errors explanation.cut explanation.derivation explanation.lookup "
+        "clock columns errors explanation.cut explanation.derivation explanation.lookup "
         "explanation.ruling explanation.subject joining labels plan reading reasons shard "
         "shards sources storage verification.replay"
     ),
     "explanation.acceptance": "config reasons",
     "explanation.cut": "explanation.subject reasons",
-    "explanation.derivation": "columns plan reasons shard",
+    "explanation.derivation": "plan reasons shard",
     "explanation.evidence": "actions canonical explanation.subject plan reasons",
     "explanation.lookup": "errors explanation.subject plan query schemas",
     "explanation.report": "console explanation explanation.derivation explanation.ruling",
     "explanation.ruling": (
-        "canonical config explanation.acceptance explanation.evidence explanation.subject "
-        "reasons validation"
+        "canonical columns config explanation.acceptance explanation.evidence "
+        "explanation.subject reasons validation"
     ),
     "explanation.subject": "plan reasons shard",
     "inspection": (
@@ -146,7 +146,7 @@ IMPORTS = {
     "labels": "errors",
     "laws": "errors reasons",
     "layout": "canonical labels plan reading records stretches",
-    "ledger": "labels ledger_pass stretches",
+    "ledger": "ledger_pass stretches",
     "ledger_pass": "compiled",
     "list_pass": "compiled lists",
     "lists": "",
@@ -157,8 +157,8 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical columns counts kernels labels ledger pieces plan reasons records "
-        "results shard store tallies units"
+        "audit canonical counts kernels labels ledger pieces plan reasons records results shard "
+        "store tallies units"
     ),
     "pieces": "counts kernels labels",
     "pipeline": (
@@ -200,7 +200,7 @@ IMPORTS = {
     "training.epoch": "errors store",
     "tuning": "",
     "units": "actions chunks joining labels layout memory plan reading shards",
-    "validation": "actions canonical config reasons",
+    "validation": "actions canonical columns config reasons",
     "verification": (
         "errors places plan storage store verification.checks verification.comparison "
         "verification.recompute verification.replay verification.stores"

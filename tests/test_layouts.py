@@ -167,3 +167,31 @@ def test_logs_of_short_runs_are_brought_together(
     monkeypatch.setattr(shards, "SHARD_ROWS", 500)
     result = process(tmp_path / "logs", tmp_path / "run", Settings(backend="numba"))
     assert (logs_opened[-1].layout, result.summary["accepted"]) == ("buckets", 4 * FREE_RUNS)
+
+
+@pytest.mark.parametrize("size", [50, ONE_UNIT])
+@pytest.mark.parametrize("column", ["trajectory_id", "actor_id", "task"])
+def test_file_whose_text_is_no_utf8_is_left_out(
+    column: str,
+    size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    logs_opened: list[Log],
+) -> None:
+    write_stream(tmp_path / "logs", 2, 400)
+    for path in (tmp_path / "logs").iterdir():
+        table = pq.read_table(path)
+        for name in ("actor_id", "task"):
+            table = table.append_column(name, pa.array(["text"] * len(table)))
+        place = table.schema.get_field_index(column)
+        if path.stem == "1":
+            broken = pa.array([b"\xff\xfe"] * len(table)).view(pa.string())
+            table = table.set_column(place, column, broken)
+        pq.write_table(table, path)
+    monkeypatch.setattr(shards, "SHARD_ROWS", size)
+    result = process(tmp_path / "logs", tmp_path / "run", Settings(carry=("task",)))
+    assert logs_opened[-1].layout == ("windows" if size == 50 else "buckets")
+    files = pl.read_parquet(tmp_path / "run/audit/files.parquet").sort("path")
+    assert result.summary["received"] == 400
+    assert files["error"].is_null().to_list() == [True, False]
+    assert column in files["error"][1]

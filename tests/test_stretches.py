@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from vtaudit.labels import code_alike, code_text
+from vtaudit.labels import code_text
 from vtaudit.stretches import find_stretches, lengths_of, mark_changes, number_rows
 from vtaudit.tallies import Tally, add_tallies, tally_from_json, tally_of
 
@@ -48,16 +48,6 @@ def test_numbers_are_those_of_the_combinations(rows: int) -> None:
     pairs = set(zip(number.tolist(), values, strict=True))
     assert len(pairs) == len(set(values)) == len(set(number.tolist()))
     assert number_rows([], rows).tolist() == [0] * rows
-
-
-def test_codes_are_alike_where_values_are() -> None:
-    one, other = (make_columns(seed, 50) for seed in (1, 2))
-    other[0] = other[0].cast(pl.String).replace("b", "c")
-    for left, right in zip(one, other, strict=True):
-        codes, other_codes = code_alike(left, right)
-        code_of = dict(zip(right.to_list(), other_codes.tolist(), strict=True))
-        assert codes.tolist() == [code_of.get(value, -1) for value in left.to_list()]
-        assert len(set(code_of.values())) == len(code_of)
 
 
 def test_tallies_add_up_as_their_long_forms_do() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.types as pat
+from numpy.typing import NDArray
 
 from vtaudit.errors import SchemaError, UnreadableError
 from vtaudit.schemas import Column, load_columns
@@ -194,10 +196,10 @@ def _default_type(column: Column) -> pl.DataType:
     }.get(column.type, pl.String())
 
 
-def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) -> pl.DataFrame:
+def cast_frame(frame: pl.DataFrame, shape: LogShape, rows: NDArray[np.int64]) -> pl.DataFrame:
     """Return `row` and the canonical columns of one batch in the types of the whole log.
 
-    `row` counts from `start`; the batch has `height` rows, also where `frame` has no columns.
+    `rows` are the numbers of its rows, also where `frame` has no columns.
 
     A column that the file lacks is null, apart from valid, which is true. A mask element that is
     neither 0 nor 1 becomes null.
@@ -205,12 +207,12 @@ def cast_frame(frame: pl.DataFrame, shape: LogShape, start: int, height: int) ->
     Raises:
         UnreadableError: a value does not fit its type, as an unsigned id above 2^63 - 1.
     """
-    columns = [pl.int_range(start, start + height, dtype=pl.Int64, eager=True).alias("row")]
+    columns = [pl.Series("row", rows)]
     try:
         for name, dtype in shape.dtypes.items():
             if name not in frame.columns:
                 columns.append(
-                    pl.Series(name, [ABSENT.get(name)], dtype=dtype).new_from_index(0, height)
+                    pl.Series(name, [ABSENT.get(name)], dtype=dtype).new_from_index(0, len(rows))
                 )
             elif frame.schema[name] == dtype:
                 columns.append(frame[name])

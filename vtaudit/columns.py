@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -12,28 +14,40 @@ from vtaudit.plan import Plan
 Floats = NDArray[np.float64]
 
 
-def floats(rows: pl.DataFrame, name: str) -> Floats:
-    """Return a column with NaN for null, all NaN where it is not mapped."""
-    if name not in rows.columns:
-        return np.full(rows.height, np.nan)
-    # Arrow fills nulls in half the time that Polars takes
-    return np.asarray(rows[name].to_arrow().to_numpy(zero_copy_only=False))
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of N rows as arrays, each made once."""
+
+    rows: pl.DataFrame
+    _made: dict[str, Floats] = field(default_factory=dict)
+
+    def floats(self, name: str) -> Floats:
+        """Return a column with NaN for null, all NaN where it is not mapped; not to be written."""
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
+
+    def _make(self, name: str) -> Floats:
+        if name not in self.rows.columns:
+            return np.full(self.rows.height, np.nan)
+        # Arrow fills nulls in half the time that Polars takes
+        return np.asarray(self.rows[name].to_arrow().to_numpy(zero_copy_only=False))
 
 
-def gamma_of(plan: Plan, rows: pl.DataFrame) -> Floats:
+def gamma_of(plan: Plan, columns: Columns) -> Floats:
     """Return gamma_t = gamma x discount_t of each row  # [N]."""
-    gamma = float(plan.settings.gamma or 0.0)
+    gamma, rows = float(plan.settings.gamma or 0.0), columns.rows
     if "discount" not in rows.columns:
         return np.full(rows.height, gamma)
-    discount = np.where(rows[PRESENT + "discount"], floats(rows, "discount"), 1.0)
+    discount = np.where(rows[PRESENT + "discount"], columns.floats("discount"), 1.0)
     return gamma * discount
 
 
-def log_ratio_of(plan: Plan, rows: pl.DataFrame) -> NDArray[np.floating]:
+def log_ratio_of(plan: Plan, columns: Columns) -> NDArray[np.floating]:
     """Return target - behavior log-prob, subtracted in float64 and rounded once, NaN for none."""
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):
-        log_prob = floats(rows, name)
+        log_prob = columns.floats(name)
         if plan.shape.is_discrete and (log_prob > 0).any():
             rounded = (log_prob > 0) & (log_prob <= plan.settings.log_prob_tolerance)
             log_prob = np.where(rounded, 0.0, log_prob)

@@ -75,7 +75,8 @@ def unify_text(frames: Sequence[pl.DataFrame]) -> list[pl.DataFrame]:
 
 def concat_coded(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return the rows of frames of the same columns, whose Enums may have other categories."""
-    return pl.concat(unify_text(frames), rechunk=True)
+    filled = [frame for frame in frames if frame.height] or frames[:1]
+    return pl.concat(unify_text(filled) if len(filled) > 1 else filled, rechunk=True)
 
 
 def concat_anew(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -110,23 +111,3 @@ def number_values(column: pl.Series) -> tuple[NDArray[np.int32], pl.Series]:
     coded = column.rechunk().to_arrow().dictionary_encode()
     codes = np.asarray(coded.indices.fill_null(-1)) + np.int32(1)
     return codes, pl.concat([null, pl.Series(coded.dictionary).cast(pl.String)])
-
-
-def code_alike(
-    column: pl.Series, other: pl.Series
-) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
-    """Return numbers that are equal where the values of two columns are, as text  # [N], [M]
-
-    Null is a value too. A value that only `column` has is -1.
-    """
-    (codes, words), (other_codes, vocabulary) = _use(column), _use(other)
-    place = pc.fill_null(pc.index_in(words, value_set=vocabulary), -1).to_numpy()
-    return place[codes], other_codes
-
-
-def _use(column: pl.Series) -> tuple[NDArray[np.integer], pa.Array]:
-    """Return a number for each value  # [N], and the values that occur, as text."""
-    codes = code_values(column)
-    _, firsts, number = np.unique(codes, return_index=True, return_inverse=True)
-    words = column.gather(firsts).cast(pl.String)
-    return number, words.to_arrow(compat_level=pl.CompatLevel.oldest())

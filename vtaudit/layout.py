@@ -38,8 +38,8 @@ class Runs:
     Attributes:
         file, start: where each one begins  # [R] int64
         is_moved: whether its rows are brought together by trajectory  # [R] bool
-        edges: for each run that an uncontested one follows: `run`, and of the row that follows
-            trajectory_id, step, value and the mapped lineage columns.
+        edges: for each run that an uncontested one follows: `run`, `next`, the run that follows,
+            and of its first row trajectory_id, step, value and the mapped lineage columns.
         trajectory_id: of each run  # [R]
         height: rows from the start of each run to that of the next one  # [R] int64
         chains: runs, in the order of their steps, of each window that is too long for memory and
@@ -167,16 +167,15 @@ def _settle(runs: pl.DataFrame, size: int, *, stitched: bool) -> Runs:
     is_moved = np.empty(len(order), np.bool_)
     is_moved[order] = torn[groups.number] | leads_to_torn
     leads = np.flatnonzero(groups.follows[:-1] & ~torn[1:])
-    edges = by_step[groups.firsts[leads + 1]].with_columns(
-        pl.Series("run", order[groups.firsts[leads]])
-    )
+    edges = by_step[groups.firsts[leads + 1]].rename({"run": "next"})
+    edges = edges.with_columns(pl.Series("run", order[groups.firsts[leads]]))
     lineage = [name for name in LINEAGE if name in runs.columns]
     return Runs(
         file=runs["file"].cast(pl.Int64).to_numpy(),
         start=runs["start"].to_numpy(),
         is_moved=is_moved,
         edges=edges.filter(pl.col("value").is_finite()).select(
-            "run", "trajectory_id", "value", *lineage, step="low"
+            "run", "trajectory_id", "value", *lineage, next="next", step="low"
         ),
         trajectory_id=runs["trajectory_id"],
         height=runs["height"].to_numpy(),

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from vtaudit.labels import code_alike
 from vtaudit.stretches import mark_changes, number_rows
 
 Bools = NDArray[np.bool_]
@@ -143,24 +142,13 @@ def find_outside(
         keys.step[1:] != keys.step[:-1] + 1
     )
     last = np.flatnonzero(is_last)
+    last = last[np.isin(keys.step[last] + 1, edges["step"].to_numpy())]
     counts = keys.counts[last]
     # the copies of a key stand together
     rows = np.repeat(keys.starts[last] - np.cumsum(counts) + counts, counts)
     rows += np.arange(len(rows))
-    one, other = _renumber(keys.step[keys.key[rows]] + 1, edges["step"].to_numpy())
-    for name in ("trajectory_id", *lineage):
-        code, edge_code = code_alike(frame[name].gather(rows), edges[name])
-        size = int(edge_code.max()) + 1
-        one = np.where((one < 0) | (code < 0), -1, one * size + code)
-        one, other = _renumber(one, other * size + edge_code)
-    value = np.full(edges.height, np.nan)
-    value[other] = edges["value"].fill_null(np.nan).to_numpy()
-    outside[rows] = np.where(one < 0, np.nan, value[one])
+    labels = ["trajectory_id", *lineage]
+    followed = edges.select(*labels, pl.col("step") - 1).rows()
+    values = dict(zip(followed, edges["value"].fill_null(np.nan), strict=True))
+    outside[rows] = [values.get(key, np.nan) for key in frame.select(*labels, "step")[rows].rows()]
     return outside
-
-
-def _renumber(one: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Return both with small numbers for the numbers of `other`; -1 is in `one` for any other."""
-    used, number = np.unique(other, return_inverse=True)
-    place = np.minimum(np.searchsorted(used, one), len(used) - 1)
-    return np.where(used[place] == one, place, -1), number

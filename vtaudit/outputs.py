@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from vtaudit import audit
 from vtaudit.canonical import CARRIED
-from vtaudit.columns import floats
 from vtaudit.counts import RUN, SCOPES, count_padding, count_verdicts
 from vtaudit.kernels import VTrace
 from vtaudit.labels import decode_text
@@ -209,8 +208,8 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
     columns: dict[str, NDArray[Any]] = {
         "boundary": segments.boundary[taken],
         "bootstrap_source": segments.source[taken],
-        "value": floats(rows, "value")[taken],
-        "reward": floats(rows, "reward")[taken],
+        "value": shard.columns.floats("value")[taken],
+        "reward": shard.columns.floats("reward")[taken],
         "discount": shard.discount[taken],
     }
     for name in VTrace._fields:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,11 +17,12 @@ from numpy.typing import NDArray
 from vtaudit import mapping as mappings
 from vtaudit.canonical import CARRIED, PRESENT, TOLD_APART, cast_frame
 from vtaudit.errors import UnreadableError
-from vtaudit.labels import code_dictionary, code_texts, concat_coded
+from vtaudit.labels import code_dictionary, code_text, code_texts, concat_coded, decode_text
 from vtaudit.plan import Plan
 from vtaudit.sources import read_batches
 from vtaudit.stretches import find_stretches, lengths_of
 
+Rows = NDArray[np.int64]
 # rows of a frame where a whole file is read
 FRAME_ROWS = 262_144
 
@@ -33,17 +36,26 @@ class Range:
     stop: int
 
 
-def read_ranges(plan: Plan, ranges: Sequence[Range]) -> pl.DataFrame:
-    """Return the rows of some ranges, in their order.
+def read_apart(
+    plan: Plan, ranges: Sequence[Range], bounds: Sequence[Rows]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of some ranges in two frames, each in their order.
 
     The columns are `file`, `row`, the canonical columns in the types of the log, text as Enums, and
     the carried columns.
 
+    Args:
+        plan: of the run.
+        ranges: what is read.
+        bounds: of each range the ends of stretches, from its first row to the one after its last;
+            the first stretch, the third and so on go into the first frame.
+
     Raises:
         UnreadableError: a file cannot be decoded, or changed while it was read.
     """
-    frames = [_read_range(plan, each) for each in ranges]
-    return concat_coded([frame for frame in frames if frame.height] or frames[:1])
+    pairs = [_read_apart(plan, *each) for each in zip(ranges, bounds, strict=True)]
+    first, second = zip(*pairs, strict=True)
+    return concat_coded(first), concat_coded(second)
 
 
 def has_own_discounts(rows: pl.DataFrame) -> bool:
@@ -75,14 +87,18 @@ def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
     file = rows["file"].to_numpy()
     firsts = find_stretches([file])
     places, number = np.unique(file[firsts], return_inverse=True)
-    paths = pl.Enum([plan.files[place].name for place in places])
-    codes = np.repeat(number.astype(np.uint32), lengths_of(firsts, len(file)))
+    paths = pl.Series("source_file", [plan.files[place].name for place in places])
+    heads = code_text(paths).gather(number)
+    if len(firsts) == 1:
+        names = heads.new_from_index(0, len(file))
+    else:
+        names = heads.gather(np.repeat(np.arange(len(firsts)), lengths_of(firsts, len(file))))
     present = []
     for name in TOLD_APART:
         if name in plan.shape.dtypes:
             has = pl.Series([file.name in plan.shape.present[name] for file in plan.files])
             present.append(has.gather(rows["file"]).alias(PRESENT + name))
-    return rows.hstack([pl.Series("source_file", codes).cat.to(paths), *present])
+    return rows.hstack([names, *present])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +106,12 @@ class Batch:
     """Some received rows, of which few are wanted.
 
     Attributes:
+        place: of their file.
         frame: `row` and the canonical columns but those of `texts`.
         texts: text columns that are mapped as they stand, one dictionary each, no null in it.
     """
 
+    place: int
     frame: pl.DataFrame
     texts: dict[str, pa.DictionaryArray]
 
@@ -104,12 +122,13 @@ class Batch:
         return pl.Series(name, self.texts[name].indices)
 
     def take(self, rows: NDArray[np.int64]) -> pl.DataFrame:
-        """Return some rows whole, text as Enums."""
-        texts = [
-            code_dictionary(pa.chunked_array([column.take(pa.array(rows))]), name)
-            for name, column in self.texts.items()
-        ]
-        return self.frame[rows].with_columns(texts)
+        """Return some rows whole, no text as Enums."""
+        with _naming(self.place):
+            texts = [
+                mappings.read_column(column.take(pa.array(rows)), (), name)
+                for name, column in self.texts.items()
+            ]
+        return decode_text(self.frame[rows]).hstack(texts)
 
 
 def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[Batch]:
@@ -132,7 +151,7 @@ def _join_batches(plan: Plan, rows: Range) -> Iterator[tuple[pa.Table, int]]:
         waiting.append(table)
         height = sum(each.num_rows for each in waiting)
         if height >= FRAME_ROWS or start + height == rows.stop:
-            yield _join(waiting), start
+            yield _join(waiting).combine_chunks(), start
             start, waiting = start + height, []
 
 
@@ -143,7 +162,7 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
         rows = Range(place, 0, plan.files[place].rows or 0)
         try:
             return [
-                _frame(plan, table, place, start).filter(where)
+                _frame(plan, table, place, _number(start, table)).filter(where)
                 for table, start in _join_batches(plan, rows)
             ]
         except UnreadableError:
@@ -153,17 +172,33 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
     with ThreadPoolExecutor(plan.settings.threads) as pool:
         found = [frame for frames in pool.map(read, places) for frame in frames]
     if not found and places:
-        found = [_read_range(plan, Range(places[0], 0, 0))]
+        found = [*_read_apart(plan, Range(places[0], 0, 0), np.zeros(2, np.int64))[:1]]
     rows = concat_coded(found)
     if "valid" in rows.columns:
         rows = rows.filter(pl.col("valid").ne_missing(0))
     return note_files(plan, rows)
 
 
-def _read_range(plan: Plan, rows: Range) -> pl.DataFrame:
-    schema = plan.files[rows.place].schema
-    tables = list(_decode(plan, rows, at_once=True)) or [schema.empty_table()]
-    return _frame(plan, _join(tables), rows.place, rows.start)
+def _read_apart(plan: Plan, span: Range, bounds: Rows) -> tuple[pl.DataFrame, pl.DataFrame]:
+    stretches = list(itertools.pairwise(bounds.tolist()))
+    first, second = stretches[::2], stretches[1::2]
+    table = _join([*_decode(plan, span, at_once=True)] or [_no_rows(plan, span)])
+    table = _take(table, span.start, [*first, *second])
+    rows = np.concatenate([np.arange(low, high) for low, high in (*first, *second)])
+    frame = _frame(plan, table, span.place, rows)
+    height = sum(high - low for low, high in first)
+    return frame[:height], frame[height:]
+
+
+def _no_rows(plan: Plan, rows: Range) -> pa.Table:
+    table: pa.Table = plan.files[rows.place].schema.empty_table()
+    return table
+
+
+def _take(table: pa.Table, start: int, stretches: Sequence[tuple[int, int]]) -> pa.Table:
+    """Return stretches of a table whose first row has the number `start`, each column as one."""
+    parts = [table.slice(low - start, high - low) for low, high in stretches]
+    return pa.concat_tables(parts).combine_chunks()
 
 
 def _decode(plan: Plan, rows: Range, *, at_once: bool = False) -> Iterator[pa.Table]:
@@ -172,7 +207,7 @@ def _decode(plan: Plan, rows: Range, *, at_once: bool = False) -> Iterator[pa.Ta
     needed = mappings.needed_columns(plan.mapping, file.schema)
     needed += [name for name in plan.carry if name in file.schema.names]
     needed = list(dict.fromkeys(needed))
-    try:
+    with _naming(rows.place):
         for batch in read_batches(
             file,
             needed,
@@ -181,8 +216,15 @@ def _decode(plan: Plan, rows: Range, *, at_once: bool = False) -> Iterator[pa.Ta
             at_once=at_once,
         ):
             yield pa.Table.from_batches([batch])
+
+
+@contextmanager
+def _naming(place: int) -> Iterator[None]:
+    """Note of which file it is that cannot be read."""
+    try:
+        yield
     except UnreadableError as error:
-        error.place = rows.place
+        error.place = place
         raise
 
 
@@ -203,9 +245,7 @@ def _is_text(found: pa.DataType) -> bool:
 
 
 def _join(tables: list[pa.Table]) -> pa.Table:
-    if len(tables) == 1:
-        return tables[0]
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    return pa.concat_tables(tables).unify_dictionaries() if len(tables) > 1 else tables[0]
 
 
 def _take_apart(plan: Plan, table: pa.Table, place: int, start: int) -> Batch:
@@ -214,36 +254,38 @@ def _take_apart(plan: Plan, table: pa.Table, place: int, start: int) -> Batch:
         chunks = table.column(column).chunks
         if len(chunks) == 1 and not chunks[0].dictionary.null_count:
             texts[name] = chunks[0]
-    return Batch(_others(plan, table, place, start, texts), texts)
+    return Batch(place, _others(plan, table, place, _number(start, table), texts), texts)
+
+
+def _number(start: int, table: pa.Table) -> Rows:
+    return np.arange(start, start + table.num_rows)
 
 
 def _others(
-    plan: Plan, table: pa.Table, place: int, start: int, texts: Collection[str]
+    plan: Plan, table: pa.Table, place: int, rows: Rows, texts: Collection[str]
 ) -> pl.DataFrame:
-    """Return `row` and the canonical columns but `texts`."""
+    """Return `row`, which is `rows`, and the canonical columns but `texts`."""
     coded = _coded_columns(plan, plan.files[place].schema)
     others = {k: v for k, v in plan.mapping.expressions.items() if k not in coded}
     dtypes = {k: v for k, v in plan.shape.dtypes.items() if k not in coded}
-    try:
+    with _naming(place):
         mapped = mappings.map_table(table, mappings.Mapping(others))
-        frame = cast_frame(mapped, replace(plan.shape, dtypes=dtypes), start, table.num_rows)
+        frame = cast_frame(mapped, replace(plan.shape, dtypes=dtypes), rows)
         columns = [
             code_dictionary(table.column(column), name)
             for name, column in coded.items()
             if name not in texts
         ]
-    except UnreadableError as error:
-        error.place = place
-        raise
     return code_texts(frame).hstack(columns)
 
 
-def _frame(plan: Plan, table: pa.Table, place: int, start: int) -> pl.DataFrame:
-    frame = _others(plan, table, place, start, ())
+def _frame(plan: Plan, table: pa.Table, place: int, rows: Rows) -> pl.DataFrame:
+    frame = _others(plan, table, place, rows, ())
     columns = [pl.Series("file", [place], dtype=pl.Int32).new_from_index(0, table.num_rows)]
     for name, dtype in plan.carry.items():
         if name in table.schema.names:
-            column = mappings.read_column(table.column(name), (), name).cast(dtype)
+            with _naming(place):
+                column = mappings.read_column(table.column(name), (), name).cast(dtype)
         else:
             column = pl.Series(name, [None], dtype=dtype).new_from_index(0, table.num_rows)
         columns.append(column.alias(CARRIED + name))

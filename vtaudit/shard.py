@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import PAYLOAD
 from vtaudit.clock import Clock
-from vtaudit.columns import Floats, floats, gamma_of, log_ratio_of
+from vtaudit.columns import Columns, Floats, gamma_of, log_ratio_of
 from vtaudit.joining import join_scores
 from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
 from vtaudit.ledger import (
@@ -79,7 +79,7 @@ class Shard:
     """The received rows of one shard, in order, and all that was found of them.
 
     Attributes:
-        rows: canonical and carried columns, source_file, file, row; N rows.
+        columns: canonical and carried columns, source_file, file, row; N rows.
         found: reasons and warnings of each row.
         keys: the rows by key.
         window: number of the row's window, stitched or not, -1 without a key  # [N]
@@ -92,7 +92,7 @@ class Shard:
         carries: of a piece, what follows each segment and what the row before it needs.
     """
 
-    rows: pl.DataFrame
+    columns: Columns
     found: Findings
     keys: Keys
     window: NDArray[np.int64]
@@ -103,6 +103,11 @@ class Shard:
     unscored: pl.DataFrame
     unused: pl.DataFrame
     carries: tuple[Carry, Carry] | None = None
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows of the columns."""
+        return self.columns.rows
 
 
 def judge_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
@@ -131,26 +136,27 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     """Return the rows of one shard with their verdicts and segments, without targets."""
     with clock.stage("order"):
         rows, unscored, unused = _order(plan, received)
+    columns = Columns(rows)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
     with clock.stage("judge"):
         found.add(Warn.SCORE_MISSING, unscored)
-        keys = _judge(plan, rows, found)
+        keys = _judge(plan, columns, found)
     with clock.stage("cut"):
-        discount = gamma_of(plan, rows)
+        discount = gamma_of(plan, columns)
         window = number_windows(rows, keys, stitched=False)
-        stream = _stream(plan, rows, keys, window, discount, found)
+        stream = _stream(plan, columns, keys, window, discount, found)
         stream = _look_outside(plan, rows, keys, received, stream)
         segments = cut_segments(stream)
         found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
         found.add(Warn.BOOTSTRAP_ZERO, segments.zero)
     return Shard(
-        rows=rows,
+        columns=columns,
         found=found,
         keys=keys,
         window=window,
         segments=segments,
         discount=discount,
-        log_ratio=log_ratio_of(plan, rows),
+        log_ratio=log_ratio_of(plan, columns),
         results=None,
         unscored=rows.select("trajectory_id", "step")[np.flatnonzero(unscored)],
         unused=unused,
@@ -182,11 +188,11 @@ def compute_targets(
         carries: `carry` and `first_carry` of the segments; by default no segment is followed.
     """
     carry, first_carry = carries or (None, None)
-    settings, rows = plan.settings, shard.rows
+    settings, columns = plan.settings, shard.columns
     return vtrace_packed(
         shard.log_ratio[taken],
-        floats(rows, "value")[taken],
-        floats(rows, "reward")[taken],
+        columns.floats("value")[taken],
+        columns.floats("reward")[taken],
         shard.discount[taken],
         shard.segments.next_value[taken[offsets[1:] - 1]],
         offsets,
@@ -219,9 +225,10 @@ def _order(plan: Plan, received: Received) -> tuple[pl.DataFrame, Bools, pl.Data
     return rows, unscored, unused
 
 
-def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
+def _judge(plan: Plan, columns: Columns, found: Findings) -> Keys:
     """Note what every rule and the ledger find; return the keys."""
-    verdicts = judge_rows(rows, plan.shape, plan.settings)
+    rows = columns.rows
+    verdicts = judge_rows(columns, plan.shape, plan.settings)
     for finding, broken in verdicts.items():
         found.add(finding, broken)
     key_missing = np.zeros(rows.height, np.bool_)
@@ -236,13 +243,14 @@ def _judge(plan: Plan, rows: pl.DataFrame, found: Findings) -> Keys:
 
 def _stream(
     plan: Plan,
-    rows: pl.DataFrame,
+    columns: Columns,
     keys: Keys,
     window: NDArray[np.int64],
     discount: Floats,
     found: Findings,
 ) -> Stream:
     """Return what cutting needs of the rows."""
+    rows = columns.rows
     lineage = [rows[name] for name in lineage_columns(plan.shape)]
     if plan.settings.windows == "stitched":
         window = number_windows(rows, keys, stitched=True)
@@ -259,8 +267,8 @@ def _stream(
         terminated=rows["terminated"].to_numpy() == 1,
         truncated=rows["truncated"].to_numpy() == 1,
         discount=discount,
-        value=floats(rows, "value"),
-        bootstrap_value=floats(rows, "bootstrap_value"),
+        value=columns.floats("value"),
+        bootstrap_value=columns.floats("bootstrap_value"),
         value_outside=np.full(rows.height, np.nan),
         followed=np.zeros(rows.height, np.bool_),
     )

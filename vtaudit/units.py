@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from vtaudit.actions import note_lists
 from vtaudit.chunks import cut_chunks
 from vtaudit.joining import load_scores, spill_scores
-from vtaudit.labels import code_texts, decode_text
+from vtaudit.labels import code_texts, concat_coded, decode_text
 from vtaudit.layout import Runs, survey_runs
 from vtaudit.memory import rows_at_once
 from vtaudit.plan import Plan
-from vtaudit.reading import Range, has_own_discounts, note_files, read_ranges
+from vtaudit.reading import Range, has_own_discounts, note_files, read_apart
 from vtaudit.shards import Spill, bucket_of, count_buckets
 
 WINDOWS, BUCKETS = "windows", "buckets"
@@ -93,40 +93,28 @@ class Log:
             UnreadableError: a file cannot be decoded, or changed while it was read.
             InputError: the disk failed.
         """
-        rows = read_ranges(self.plan, self.chunks[number])
-        has_discounts = has_own_discounts(rows)
-        padding = rows.clear()
-        is_moved = self._find_moved(number)
-        if "valid" in rows.columns:
-            is_padding = rows["valid"].eq_missing(0)
-            if is_padding.any():
-                rows, padding = rows.filter(~is_padding), rows.filter(is_padding)
-                is_moved = is_moved[~is_padding.to_numpy()]
-        spilled: list[Path] = []
-        if self.spill.buckets:
-            spilled = self.spill.add(number, rows if is_moved.all() else rows.filter(is_moved))
-        if is_moved.all():
-            rows, is_moved = rows.clear(), is_moved[:0]
-        noted = note_files(self.plan, rows)
-        if self.plan.shape.is_discrete and noted.height:
-            noted = note_lists(noted, self.plan.settings)
-        if is_moved.any():
-            kept = pl.Series(~is_moved)
-            noted = pl.DataFrame([column.filter(kept) for column in noted])
-        return Chunk(noted, note_files(self.plan, padding), has_discounts, tuple(spilled))
+        ranges = self.chunks[number]
+        rows, moved = read_apart(self.plan, ranges, [self._find_bounds(each) for each in ranges])
+        has_discounts = has_own_discounts(rows) or has_own_discounts(moved)
+        rows, padding = _part_padding(rows)
+        moved, other = _part_padding(moved)
+        padding = concat_coded([padding, other])
+        spilled = self.spill.add(number, moved) if self.spill.buckets else []
+        rows = note_files(self.plan, rows)
+        if self.plan.shape.is_discrete and rows.height:
+            rows = note_lists(rows, self.plan.settings)
+        return Chunk(rows, note_files(self.plan, padding), has_discounts, tuple(spilled))
 
-    def _find_moved(self, number: int) -> NDArray[np.bool_]:
-        parts = []
-        for each in self.chunks[number]:
-            if self.moved is None:
-                parts.append(np.ones(each.stop - each.start, np.bool_))
-                continue
-            starts, is_moved = self.moved[each.place]
-            low, high = np.searchsorted(starts, (each.start, each.stop))
-            before = is_moved[low - 1] if low else False
-            lengths = np.diff(np.concatenate(([each.start], starts[low:high], [each.stop])))
-            parts.append(np.repeat(np.concatenate(([before], is_moved[low:high])), lengths))
-        return np.concatenate(parts)
+    def _find_bounds(self, rows: Range) -> NDArray[np.int64]:
+        """Return the ends of stretches of a range; every second stretch is moved."""
+        if self.moved is None:
+            return np.array([rows.start, rows.start, rows.stop])
+        starts, is_moved = self.moved[rows.place]
+        low, high = np.searchsorted(starts, (rows.start, rows.stop))
+        before = is_moved[low - 1] if low else False
+        place = np.concatenate(([rows.start], starts[low:high]))
+        changes = np.diff(np.concatenate(([False, before], is_moved[low:high])))
+        return np.concatenate(([rows.start], place[changes], [rows.stop]))
 
     def read_bucket(self, number: int) -> pl.DataFrame:
         """Return the rows of a bucket, once all chunks were read."""
@@ -196,6 +184,15 @@ def _why_not_surveyed(plan: Plan, wanted: int) -> str:
     return "the log fits in one shard" if wanted == 1 else ""
 
 
+def _part_padding(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the received rows, and those whose valid is false."""
+    if "valid" in rows.columns:
+        is_padding = rows["valid"].eq_missing(0)
+        if is_padding.any():
+            return rows.filter(~is_padding), rows.filter(is_padding)
+    return rows, rows.clear()
+
+
 def _by_file(plan: Plan, runs: Runs) -> dict[int, tuple[NDArray[np.int64], NDArray[np.bool_]]]:
     bounds = np.searchsorted(runs.file, np.arange(len(plan.files) + 1))
     return {
@@ -207,19 +204,33 @@ def _by_file(plan: Plan, runs: Runs) -> dict[int, tuple[NDArray[np.int64], NDArr
 def _edges_by_unit(
     runs: Runs, chunks: Sequence[Sequence[Range]], buckets: int
 ) -> dict[int, pl.DataFrame]:
-    """Return what follows the runs of each unit."""
-    ranges = sorted((each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk)
-    place, start, number = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    run = runs.edges["run"].to_numpy()
-    key = runs.file[run] * (1 << 40) + runs.start[run] + runs.height[run] - 1
-    unit = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
-    is_moved = runs.is_moved[run]
-    if is_moved.any():
-        bucket = bucket_of(runs.trajectory_id[run], buckets)
-        unit = np.where(is_moved, len(chunks) + bucket, unit)
+    """Return what follows the runs of each unit in another one."""
+    run, after = (runs.edges[name].to_numpy() for name in ("run", "next"))
+    unit = _find_units(runs, chunks, buckets, run, runs.height[run] - 1)
+    is_apart = unit != _find_units(runs, chunks, buckets, after, np.zeros(len(after), np.int64))
     # each unit with words of its own: a look at an Enum takes time for all words of the log
-    edges = decode_text(runs.edges).with_columns(pl.Series("unit", unit)).drop("run")
+    edges = decode_text(runs.edges.drop("run", "next").filter(is_apart))
+    edges = edges.with_columns(pl.Series("unit", unit[is_apart]))
     return {
         int(key[0]): code_texts(part.drop("unit"))
         for key, part in edges.partition_by("unit", as_dict=True).items()
     }
+
+
+def _find_units(
+    runs: Runs,
+    chunks: Sequence[Sequence[Range]],
+    buckets: int,
+    run: NDArray[np.integer],
+    row: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """Return the unit of a row of each of some runs; `row` counts from the run's first  # [E]."""
+    ranges = sorted((each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk)
+    place, start, number = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    key = runs.file[run] * (1 << 40) + runs.start[run] + row
+    unit: NDArray[np.int64] = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
+    is_moved = runs.is_moved[run]
+    if is_moved.any():
+        bucket = bucket_of(runs.trajectory_id[run], buckets)
+        unit = np.where(is_moved, len(chunks) + bucket, unit)
+    return unit

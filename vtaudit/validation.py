@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vtaudit.actions import judge_lists
 from vtaudit.canonical import PRESENT, LogShape
+from vtaudit.columns import Columns
 from vtaudit.config import Settings
 from vtaudit.reasons import Reason, Warn
 
@@ -144,41 +145,48 @@ RULES = (
 )
 
 
-def _is_plain(shape: LogShape) -> pl.Expr:
-    """Return where every column holds what no rule on it alone minds; most rows are so."""
-    flag = [(pl.col(name) == 0) | (pl.col(name) == 1) for name in FLAGS if shape.has(name)]
-    both = [~((pl.col("terminated") == 1) & (pl.col("truncated") == 1))]
-    greatest = 0.0 if shape.is_discrete else float("inf")
-    columns = {
-        "trajectory_id": pl.col("trajectory_id").is_not_null(),
-        "step": pl.col("step") >= 0,
-        "valid": pl.col("valid") == 1,
-        "behavior_log_prob": pl.col(*BEHAVIOR).is_finite() & (pl.col(*BEHAVIOR) <= greatest),
-        "target_log_prob": (pl.col("target_log_prob") <= greatest)
-        & (pl.col("target_log_prob") < float("inf")),
-        "reward": pl.col("reward").is_finite(),
-        "value": pl.col("value").is_finite(),
-        "discount": pl.when(pl.col("discount").is_null())
-        .then(~pl.col(PRESENT + "discount"))
-        .otherwise((pl.col("discount") >= 0) & (pl.col("discount") <= 1)),
-    }
-    tests = [test for name, test in columns.items() if shape.has(name)]
-    return pl.all_horizontal(*flag, *(both if len(flag) == 2 else ()), *tests).fill_null(False)
+def _find_doubtful(columns: Columns, shape: LogShape) -> Rows:
+    """Return the rows of which a rule on one row alone may be true, ascending; most are plain.
+
+    A row is plain where each of its columns holds what no rule minds. The sum of numbers is finite
+    only if all of them are.
+    """
+    rows = columns.rows
+    is_plain = rows["step"].to_numpy() >= 0
+    if rows["trajectory_id"].null_count():
+        is_plain &= rows["trajectory_id"].is_not_null().to_numpy()
+    if shape.has("valid"):
+        is_plain &= rows["valid"].to_numpy() == 1
+    ends = [rows[name].to_numpy() for name in FLAGS if shape.has(name)]
+    for flag in ends:
+        is_plain &= (flag == 0) | (flag == 1)
+    if len(ends) > 1:
+        is_plain &= ends[0] + ends[1] <= 1
+    greatest = 0.0 if shape.is_discrete else np.finfo(np.float64).max
+    for name in (*BEHAVIOR, "target_log_prob"):
+        if shape.has(name):
+            is_plain &= columns.floats(name) <= greatest
+    finite = [name for name in (*BEHAVIOR, "reward", "value") if shape.has(name)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        is_plain &= np.isfinite(sum(columns.floats(name) for name in finite))
+    if shape.has("discount"):
+        discount = columns.floats("discount")
+        is_absent = rows["discount"].is_null().to_numpy() & ~rows[PRESENT + "discount"].to_numpy()
+        is_plain &= is_absent | ((discount >= 0) & (discount <= 1))
+    return np.flatnonzero(~is_plain)
 
 
-def judge_rows(
-    frame: pl.DataFrame, shape: LogShape, settings: Settings
-) -> dict[Reason | Warn, Rows]:
+def judge_rows(columns: Columns, shape: LogShape, settings: Settings) -> dict[Reason | Warn, Rows]:
     """Return, for each finding that concerns one row alone, the rows it is true of, ascending.
 
     Args:
-        frame: canonical columns of N rows, and with the prefix PRESENT whether the row's file has
+        columns: canonical columns of N rows, and with the prefix PRESENT whether the row's file has
             each of the columns where that matters.
         shape: which columns are mapped, and whether actions are discrete.
         settings: tolerances and policies of the rules.
     """
-    is_plain = frame.select(_is_plain(shape)).to_series()
-    doubtful = np.flatnonzero(~is_plain.to_numpy())
+    frame = columns.rows
+    doubtful = _find_doubtful(columns, shape)
     rules = [rule for rule in RULES if shape.has(*rule.columns)]
     of_settings = [rule for rule in rules if rule.of_settings]
     found = _judge(frame, of_settings, shape, settings)
@@ -201,6 +209,8 @@ def _judge(
     )
     nowhere = np.zeros(0, np.int64)
     return {
-        finding: nowhere if expression is None else verdicts[finding.name].arg_true().to_numpy()
+        finding: nowhere
+        if expression is None
+        else np.flatnonzero(verdicts[finding.name].to_numpy())
         for finding, expression in broken.items()
     }

@@ -17,7 +17,7 @@ from vtaudit.appending.joining import (
 )
 from vtaudit.appending.payloads import Words, hash_payload
 from vtaudit.canonical import PAYLOAD
-from vtaudit.columns import floats, gamma_of, log_ratio_of
+from vtaudit.columns import Columns, gamma_of, log_ratio_of
 from vtaudit.kernels import Carry
 from vtaudit.ledger import Keys, find_conflicts, find_duplicates, number_keys, number_windows
 from vtaudit.plan import Plan
@@ -41,7 +41,7 @@ class Bucket:
     """The rows of one bucket: those of the batch, and those that were pending before it.
 
     Attributes:
-        rows: canonical and carried columns, file, row, source_file, batch (which brought the row)
+        columns: canonical and carried columns, file, row, source_file, batch (which brought it)
             and, with scores, scored; by (trajectory_id, step, file, row); N rows.
         lines: of the ledger, of the trajectories of `rows`.
         unused: keys of scores without a row.
@@ -49,11 +49,16 @@ class Bucket:
         is_last: whether segments that are open are judged all the same.
     """
 
-    rows: pl.DataFrame
+    columns: Columns
     lines: pl.DataFrame
     unused: pl.DataFrame
     batch: int
     is_last: bool
+
+    @property
+    def rows(self) -> pl.DataFrame:
+        """The rows of the columns."""
+        return self.columns.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +87,9 @@ class Judged:
 
 def judge_bucket(plan: Plan, bucket: Bucket) -> Judged:
     """Return the rows of one bucket with their verdicts and targets."""
-    rows = bucket.rows
+    rows, columns = bucket.rows, bucket.columns
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
-    verdicts = judge_rows(rows, plan.shape, plan.settings)
+    verdicts = judge_rows(columns, plan.shape, plan.settings)
     for finding, broken in verdicts.items():
         found.add(finding, broken)
     if "scored" in rows.columns:
@@ -96,12 +101,12 @@ def judge_bucket(plan: Plan, bucket: Bucket) -> Judged:
     joined = join_lines(bucket.lines, rows, key_missing, plan.shape, stitched=stitched)
     halves = hash_payload(rows)
     kept_line = _judge_copies(plan, bucket, keys, joined, halves, found)
-    stream = _stream(plan, rows, joined, found)
+    stream = _stream(plan, columns, joined, found)
     pending = np.zeros(rows.height, np.bool_)
     if not bucket.is_last:
         is_open, ends = find_open(stream, stitched=stitched)
         if _take_bootstraps(bucket, keys, joined, ends, found):
-            stream = _stream(plan, rows, joined, found)
+            stream = _stream(plan, columns, joined, found)
             is_open, _ = find_open(stream, stitched=stitched)
         stream = replace(stream, accepted=stream.accepted & ~is_open)
         pending = is_open[joined.place]
@@ -140,17 +145,17 @@ def _judge_copies(
     return kept_line
 
 
-def _stream(plan: Plan, rows: pl.DataFrame, joined: Joined, found: Findings) -> Stream:
+def _stream(plan: Plan, columns: Columns, joined: Joined, found: Findings) -> Stream:
     return make_stream(
         joined,
         RowColumns(
             accepted=(found.reasons == 0) & plan.settings.targets,
             gives_value=(found.reasons & np.uint64(WITHHELD)) == 0,
-            terminated=_is_set(rows, "terminated"),
-            truncated=_is_set(rows, "truncated"),
-            discount=gamma_of(plan, rows),
-            value=floats(rows, "value"),
-            bootstrap_value=floats(rows, "bootstrap_value"),
+            terminated=_is_set(columns.rows, "terminated"),
+            truncated=_is_set(columns.rows, "truncated"),
+            discount=gamma_of(plan, columns),
+            value=columns.floats("value"),
+            bootstrap_value=columns.floats("bootstrap_value"),
         ),
     )
 
@@ -168,7 +173,7 @@ def _take_bootstraps(
     of open segments, by place.
     """
     is_new = (bucket.rows["batch"] == bucket.batch).to_numpy()
-    has_bootstrap = np.isfinite(floats(bucket.rows, "bootstrap_value"))
+    has_bootstrap = np.isfinite(bucket.columns.floats("bootstrap_value"))
     waits = np.flatnonzero(ends[joined.place] & ~is_new & ~has_bootstrap)
     waiting = np.full(len(keys.starts) + 1, -1, np.int64)
     waiting[keys.key[waits]] = waits
@@ -190,15 +195,15 @@ def _cut(
     segments, carry = split_segments(joined, cut_segments(stream))
     found.add(Reason.BOOTSTRAP_MISSING, segments.missing)
     found.add(Warn.BOOTSTRAP_ZERO, segments.zero)
-    rows = bucket.rows
+    rows, columns = bucket.rows, bucket.columns
     shard = Shard(
-        rows=rows,
+        columns=columns,
         found=found,
         keys=keys,
         window=number_windows(rows, keys, stitched=False),
         segments=segments,
-        discount=gamma_of(plan, rows),
-        log_ratio=log_ratio_of(plan, rows),
+        discount=gamma_of(plan, columns),
+        log_ratio=log_ratio_of(plan, columns),
         results=None,
         unscored=_find_unscored(rows, bucket.batch),
         unused=bucket.unused,

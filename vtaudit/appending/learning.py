@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from vtaudit.appending.judging import Bucket, Judged
 from vtaudit.appending.lines import WINDOW, line_schema
-from vtaudit.columns import floats
 from vtaudit.ledger import NO_KEY
 from vtaudit.plan import Plan
 from vtaudit.reasons import BootstrapSource, Boundary, Reason
@@ -113,7 +112,7 @@ def _lines(plan: Plan, bucket: Bucket, judged: Judged, unseen: Bools) -> pl.Data
         "is_torn": torn,
         "gives": gives,
         "took_logged": kept & is_logged & np.isin(segments.boundary, edges),
-        "value": floats(rows, "value"),
+        "value": judged.shard.columns.floats("value"),
         "delta_sum": delta_sum,
         "trace_length": trace_length,
         "low": judged.low,

@@ -10,6 +10,7 @@ import polars as pl
 from vtaudit.appending.judging import Bucket
 from vtaudit.appending.lines import KEY, Forget, load_lines, load_pending
 from vtaudit.appending.reading import Rows
+from vtaudit.columns import Columns
 from vtaudit.joining import join_scores
 from vtaudit.labels import concat_coded, decode_text
 from vtaudit.ordering import sort_rows
@@ -70,7 +71,7 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
     is_quiet = rows.is_empty() and unused.is_empty()
     if is_quiet and not batch.is_last and batch.forget is None:
         lines = load_lines(None, number, batch.plan.shape)
-        bucket = Bucket(rows, lines, unused, batch.number, batch.is_last)
+        bucket = Bucket(Columns(rows), lines, unused, batch.number, batch.is_last)
         return Loaded(bucket, lines, rows, 0)
     pending = load_pending(batch.state, number, rows)
     unused = unused.join(decode_text(pending.select(KEY)), on=KEY, how="anti")
@@ -87,7 +88,7 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
     is_concerned = _is_among(kept, _names_of_trajectories(rows))
     concerned, others = kept.filter(is_concerned), kept.filter(~is_concerned)
     unused = unused.join(lines.filter(is_key), on=KEY, how="anti")
-    bucket = Bucket(rows, concerned, unused, batch.number, batch.is_last)
+    bucket = Bucket(Columns(rows), concerned, unused, batch.number, batch.is_last)
     return Loaded(bucket, others, waiting, keys - kept_keys)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from vtaudit.clock import Clock
+from vtaudit.columns import Columns
 from vtaudit.errors import InputError, SettingsError
 from vtaudit.explanation.cut import Cut, describe_cut
 from vtaudit.explanation.derivation import Term, derive_terms
@@ -143,7 +144,7 @@ def _read_shard(plan: Plan, only: pl.Expr) -> Shard:
         spill_scores(plan, spill)
         scores = load_scores(plan, spill, 0)
     shard = cut_shard(plan, Received(read_where(plan, only), scores), Clock())
-    return replace(shard, rows=decode_text(shard.rows))
+    return replace(shard, columns=Columns(decode_text(shard.rows)))
 
 
 def _is_of(trajectory: int | str) -> pl.Expr:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from vtaudit.columns import floats
 from vtaudit.plan import Plan
 from vtaudit.reasons import Warn
 from vtaudit.shard import Shard
@@ -113,8 +112,8 @@ def _gather(plan: Plan, shard: Shard, row: int) -> Numbers:
         log_ratio=float(shard.log_ratio[row]),
         gamma_t=float(shard.discount[row]),
         discount=shard.rows["discount"][row] if has_discount else None,
-        r=float(floats(shard.rows, "reward")[row]),
-        V=float(floats(shard.rows, "value")[row]),
+        r=float(shard.columns.floats("reward")[row]),
+        V=float(shard.columns.floats("value")[row]),
         Vnext=float(results.next_value[place]),
         rho=float(results.rho[place]),
         c=float(results.c[place]),
@@ -134,7 +133,7 @@ def _gather(plan: Plan, shard: Shard, row: int) -> Numbers:
 
 def _log_prob(plan: Plan, shard: Shard, row: int, name: str) -> float:
     """Return a log-prob as it counts: 0 for a discrete one just above 0."""
-    value = float(floats(shard.rows, name)[row])
+    value = float(shard.columns.floats(name)[row])
     is_rounded = bool(shard.found.warnings[row] & np.uint64(Warn.LOG_PROB_ROUNDED.bit))
     return 0.0 if is_rounded and 0 < value <= plan.settings.log_prob_tolerance else value
 

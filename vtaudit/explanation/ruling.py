@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from vtaudit.canonical import LogShape
+from vtaudit.columns import Columns
 from vtaudit.config import Settings
 from vtaudit.explanation.acceptance import tell_accepted
 from vtaudit.explanation.evidence import LOGITS, MASKS, find_evidence
@@ -54,7 +55,7 @@ def rule_on(subject: Subject) -> list[Ruling]:
     """Return every rule's verdict on a row, in the contract's order."""
     plan, row = subject.plan, subject.row
     alone = subject.shard.rows[row : row + 1]
-    judged = set(judge_rows(alone, plan.shape, plan.settings))
+    judged = set(judge_rows(Columns(alone), plan.shape, plan.settings))
     rulings = []
     for reason in Reason:
         if int(subject.shard.found.reasons[row]) & reason.bit:

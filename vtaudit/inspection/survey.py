@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import polars as pl
 
 from vtaudit.canonical import LogShape, cast_frame, unify_types
@@ -174,7 +175,9 @@ def _survey_file(
     seen, frames, start = _Seen(), [_empty(shape)], 0
     for batch in read_batches(file, needed_columns(mapping, file.schema)):
         batch = batch.slice(0, most - start)
-        rows = cast_frame(map_table(batch, mapping), shape, start, batch.num_rows)
+        rows = cast_frame(
+            map_table(batch, mapping), shape, np.arange(start, start + batch.num_rows)
+        )
         start += batch.num_rows
         if "valid" in rows.columns:
             received = rows.filter(~pl.col("valid").eq_missing(0))
