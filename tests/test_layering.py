@@ -157,8 +157,8 @@ IMPORTS = {
     "needs": "config errors presets.aliases",
     "ordering": "records",
     "outputs": (
-        "audit canonical counts kernels labels ledger pieces plan reasons records results shard "
-        "store tallies units"
+        "audit canonical columns counts kernels labels ledger pieces plan reasons records "
+        "results shard store tallies units"
     ),
     "pieces": "counts kernels labels",
     "pipeline": (

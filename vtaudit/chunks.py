@@ -12,6 +12,11 @@ from vtaudit.layout import Runs
 from vtaudit.plan import Plan
 from vtaudit.reading import Range
 
+# a run of fewer rows than a chunk, by this factor, may be cut and moved
+SHORT = 64
+# more than any file has
+ROWS_OF_A_FILE = 1 << 40
+
 
 def cut_chunks(
     plan: Plan, runs: Runs | None, size: int
@@ -76,17 +81,41 @@ def _cut_stretch(
     runs: Runs | None,
     size: int,
 ) -> Iterator[Range]:
-    """Cut a stretch into even ranges, near the ends of row groups and at the starts of runs."""
+    """Cut a stretch into even ranges, near the ends of row groups and at the starts of runs.
+
+    Where rows are moved anyway, a short run may be cut by the end of a row group.
+    """
     start, last = stretch
-    starts = None if runs is None else runs.start[runs.file == place]
+    starts = is_short = np.zeros(0, np.int64)
+    if runs is not None:
+        starts = runs.start[runs.file == place]
+        is_short = runs.height[runs.file == place] <= (size // SHORT if runs.is_moved.any() else 0)
     while start < last:
         height = (last - start) // -(-(last - start) // size)
         goal = start + height
         near = ends[np.abs(ends - goal) <= height // 4]
         stop = int(near[np.argmin(np.abs(near - goal))]) if len(near) else goal
-        if starts is not None:
+        if runs is not None:
             after = np.searchsorted(starts, stop)
-            stop = int(starts[after]) if after < len(starts) else last
+            if not (len(near) and after and is_short[after - 1]):
+                stop = int(starts[after]) if after < len(starts) else last
         stop = min(stop, last)
         yield Range(place, start, stop)
         start = stop
+
+
+def find_cut(runs: Runs, chunks: Sequence[Sequence[Range]]) -> NDArray[np.bool_]:
+    """Return the runs that have rows in several chunks and are no pieces of a chain  # [R]."""
+    is_cut = np.zeros(len(runs.start), np.bool_)
+    bounds = np.array([(each.place, each.stop) for chunk in chunks for each in chunk], np.int64)
+    stop = place_rows(*bounds.T)
+    run = np.searchsorted(place_rows(runs.file, runs.start), stop) - 1
+    run, stop = run[run >= 0], stop[run >= 0]
+    is_cut[run[place_rows(runs.file[run], runs.start[run] + runs.height[run]) > stop]] = True
+    is_cut[[run for chain in runs.chains for run in chain]] = False
+    return is_cut
+
+
+def place_rows(file: NDArray[np.int64], row: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers for rows of files, in their order."""
+    return file * ROWS_OF_A_FILE + row

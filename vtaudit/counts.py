@@ -56,7 +56,7 @@ def count_verdicts(
         place, counts = _count_rows(group, firsts, state, truth, len(texts))
         distinct = [each(group, len(texts))[place] for each in things.values()]
         lines.append(np.concatenate((counts, np.stack(distinct, axis=1)), axis=1))
-        found += [(name, value) for value in texts.gather(place).to_list()]
+        found += [(name, value) for value in texts[place].to_list()]
     names = [(measure, kind) for measure, kind, _ in tests]
     names += [(measure, None) for measure in things]
     return Tally(tuple(found), tuple(names), np.concatenate(lines))

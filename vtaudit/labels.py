@@ -35,13 +35,15 @@ def code_dictionary(column: pa.ChunkedArray, name: str) -> pl.Series:
         raise UnreadableError(f"column {name}: {error}") from error
     encoded = texts.dictionary_encode()
     order = pc.sort_indices(encoded.dictionary)
-    rank = np.empty(len(order), np.min_scalar_type(len(order)))
+    rank = np.empty(len(order), np.uint32)
     rank[order] = np.arange(len(order))
     # a word may stand twice in a dictionary, and null be one of its words
     new_code = pa.array(rank).take(encoded.indices)
     codes = [new_code.take(each.indices) for each in unified.chunks]
-    coded = pl.Series(name, pa.chunked_array(codes, new_code.type))
-    return coded.cat.to(pl.Enum(pl.Series(encoded.dictionary.take(order))))
+    words = pl.Series(name, encoded.dictionary.take(order))
+    # the codes of each word once, then by place: to make codes of all rows is slower
+    each = pl.int_range(len(words), dtype=pl.UInt32, eager=True).cat.to(pl.Enum(words))
+    return each[pl.Series(pa.chunked_array(codes, new_code.type))].alias(name)
 
 
 def code_text(column: pl.Series) -> pl.Series:

@@ -45,7 +45,7 @@ def number_keys(frame: pl.DataFrame, key_missing: Bools) -> Keys:
     return Keys(*ledger_pass.number_keys(is_first, step, key_missing))
 
 
-def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> Bools:
+def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: list[str]) -> Bools:
     """Return the rows whose key another row has with a different payload  # [N].
 
     Equal means NaN = NaN, -0.0 = 0.0 and null = null; every copy of such a key is a conflict.
@@ -54,8 +54,8 @@ def find_conflicts(frame: pl.DataFrame, keys: Keys, payload: Sequence[str]) -> B
     if (keys.counts == 1).all():
         return conflict
     rows = np.flatnonzero((keys.key != NO_KEY) & (keys.counts[keys.key] > 1))
-    copies = frame.select(payload)[rows]
-    firsts = frame.select(payload)[keys.starts[keys.key[rows]]]
+    copies = frame[payload][rows]
+    firsts = frame[payload][keys.starts[keys.key[rows]]]
     differs = np.zeros(len(rows), np.bool_)
     for name in payload:
         differs |= ~copies[name].eq_missing(firsts[name]).to_numpy()
@@ -150,5 +150,5 @@ def find_outside(
     labels = ["trajectory_id", *lineage]
     followed = edges.select(*labels, pl.col("step") - 1).rows()
     values = dict(zip(followed, edges["value"].fill_null(np.nan), strict=True))
-    outside[rows] = [values.get(key, np.nan) for key in frame.select(*labels, "step")[rows].rows()]
+    outside[rows] = [values.get(key, np.nan) for key in frame[[*labels, "step"]][rows].rows()]
     return outside

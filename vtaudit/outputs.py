@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from vtaudit import audit
 from vtaudit.canonical import CARRIED
+from vtaudit.columns import choose, pick
 from vtaudit.counts import RUN, SCOPES, count_padding, count_verdicts
 from vtaudit.kernels import VTrace
 from vtaudit.labels import decode_text
@@ -82,7 +83,7 @@ def count_shard(plan: Plan, shard: Shard) -> ShardResult:
     verdicts = gather_verdicts(shard, shard.found.reasons == 0)
     counts = count_verdicts(
         verdicts,
-        shard.rows.select(scope_names(plan)),
+        shard.rows[scope_names(plan)],
         plan.settings.thresholds(),
         targets=plan.settings.targets,
     )
@@ -200,25 +201,30 @@ def build_parts(plan: Plan, shard: Shard) -> dict[str, pa.Table]:
         name: "int64" if plan.shape.dtypes.get(name) == pl.Int64 else "string"
         for name in ("trajectory_id", "unroll_id")
     }
-    is_kept = shard.found.reasons[segments.rows] == 0
-    # a copy of all rows where all are kept, as they mostly are, would be for nothing
-    chosen: slice | NDArray[np.bool_] = slice(None) if is_kept.all() else is_kept
-    taken = segments.rows[chosen]
-    kept = rows.select(_written(rows, [*ids, "step", "policy_version", *plan.carry]))
+    frame = rows[_written(rows, [*ids, "step", "policy_version", *plan.carry])]
+    taken = choose(segments.rows, rows.height)
+    is_kept = pl.Series(pick(shard.found.reasons, taken) == 0)
+    kept = taken
+    if not is_kept.all():
+        kept = choose(segments.rows[is_kept.to_numpy()], rows.height)
     columns: dict[str, NDArray[Any]] = {
-        "boundary": segments.boundary[taken],
-        "bootstrap_source": segments.source[taken],
-        "value": shard.columns.floats("value")[taken],
-        "reward": shard.columns.floats("reward")[taken],
-        "discount": shard.discount[taken],
+        "boundary": pick(segments.boundary, kept),
+        "bootstrap_source": pick(segments.source, kept),
+        "value": pick(shard.columns.floats("value"), kept),
+        "reward": pick(shard.columns.floats("reward"), kept),
+        "discount": pick(shard.discount, kept),
     }
     for name in VTrace._fields:
         column = None if shard.results is None else getattr(shard.results, name)
-        columns[name] = np.zeros(0) if column is None else column[chosen]
+        if column is None:
+            columns[name] = np.zeros(0)
+        else:  # a copy of all rows where all are kept, as they mostly are, would be for nothing
+            columns[name] = column if is_kept.all() else pick(column, is_kept)
     schema = targets_schema(ids, settings.dtype, weights=settings.weights)
-    targets = build_targets(kept[taken], columns, schema, list(plan.carry))
-    bad = np.flatnonzero(shard.found.reasons)
-    rejects = build_rejects(kept[bad], shard.found.reasons[bad], rejects_schema(ids))
+    accepted = pl.DataFrame([column.filter(kept) for column in frame])
+    targets = build_targets(accepted, columns, schema, list(plan.carry))
+    bad = np.flatnonzero(shard.found.reasons != 0)
+    rejects = build_rejects(frame[bad], shard.found.reasons[bad], rejects_schema(ids))
     return {"targets": targets, "rejects": rejects}
 
 

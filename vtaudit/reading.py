@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from vtaudit import mapping as mappings
 from vtaudit.canonical import CARRIED, PRESENT, TOLD_APART, cast_frame
 from vtaudit.errors import UnreadableError
-from vtaudit.labels import code_dictionary, code_text, code_texts, concat_coded, decode_text
+from vtaudit.labels import code_dictionary, code_texts, concat_coded, decode_text
 from vtaudit.plan import Plan
 from vtaudit.sources import read_batches
 from vtaudit.stretches import find_stretches, lengths_of
@@ -87,17 +87,14 @@ def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
     file = rows["file"].to_numpy()
     firsts = find_stretches([file])
     places, number = np.unique(file[firsts], return_inverse=True)
-    paths = pl.Series("source_file", [plan.files[place].name for place in places])
-    heads = code_text(paths).gather(number)
-    if len(firsts) == 1:
-        names = heads.new_from_index(0, len(file))
-    else:
-        names = heads.gather(np.repeat(np.arange(len(firsts)), lengths_of(firsts, len(file))))
+    paths = [plan.files[place].name for place in places]
+    names = pl.Series("source_file", paths, dtype=pl.Enum(sorted(set(paths))))
+    names = names[np.repeat(number, lengths_of(firsts, len(file)))]
     present = []
     for name in TOLD_APART:
         if name in plan.shape.dtypes:
             has = pl.Series([file.name in plan.shape.present[name] for file in plan.files])
-            present.append(has.gather(rows["file"]).alias(PRESENT + name))
+            present.append(has[rows["file"]].alias(PRESENT + name))
     return rows.hstack([names, *present])
 
 

@@ -160,10 +160,11 @@ def _judge_keys(stream: Any, last_step: Any, is_stitched: bool, cuts: Any) -> An
 @compile_step
 def _take_key(stream: Any, key: int, last_step: Any) -> int:
     """Return the accepted row of a key, -1 without one; note the steps of windows."""
-    accepted = -1
-    for row in range(stream.starts[key], stream.starts[key] + stream.counts[key]):
+    accepted, start, step = -1, stream.starts[key], stream.step[key]
+    for row in range(start, start + stream.counts[key]):
         window = stream.window[row]
-        last_step[window] = max(last_step[window], stream.step[key])
+        if step > last_step[window]:  # a maximum, which is written each time, takes twice as long
+            last_step[window] = step
         if stream.accepted[row]:
             accepted = row
     return accepted
@@ -204,11 +205,11 @@ def _judge_boundary(stream: Any, row: int, is_interior: bool, is_edge: bool) -> 
 @compile_step
 def _take_bootstrap(stream: Any, key: int, row: int, boundary: int, cuts: Any) -> None:
     """Note the boundary of an accepted row and V(s_{t+1}), or that there is none."""
-    source, giver, value = NO_BOOTSTRAP, -1, 0.0
-    if boundary == INTERIOR:
-        cuts.followed[row] = stream.followed[row]
-        value = stream.value_outside[row] if stream.followed[row] else 0.0
+    source = NO_BOOTSTRAP
+    if boundary == INTERIOR and stream.followed[row]:
+        cuts.followed[row], cuts.next_value[row] = True, stream.value_outside[row]
     elif boundary in (TRUNCATED, WINDOW_EDGE, GAP):
+        giver = -1
         if boundary != TRUNCATED:
             giver = _find_giver(stream, key, stream.lineage[row])
         if giver >= 0:
@@ -220,9 +221,9 @@ def _take_bootstrap(stream: Any, key: int, row: int, boundary: int, cuts: Any) -
         else:
             cuts.missing[row] = True
             return
+        cuts.giver[row], cuts.next_value[row] = giver, value
+        cuts.zero[row] = boundary == TRUNCATED and value == 0
     cuts.boundary[row], cuts.source[row] = boundary, source
-    cuts.giver[row], cuts.next_value[row] = giver, value
-    cuts.zero[row] = boundary == TRUNCATED and value == 0
 
 
 @compile_step

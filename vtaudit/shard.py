@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vtaudit.canonical import PAYLOAD
 from vtaudit.clock import Clock
-from vtaudit.columns import Columns, Floats, gamma_of, log_ratio_of
+from vtaudit.columns import Columns, Floats, choose, gamma_of, log_ratio_of, pick
 from vtaudit.joining import join_scores
 from vtaudit.kernels import Carry, Thresholds, VTrace, vtrace_packed
 from vtaudit.ledger import (
@@ -116,20 +116,17 @@ def judge_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     if not plan.settings.targets:
         return shard
     with clock.stage("compute"):
-        results = compute_targets(
-            plan, shard, shard.segments.offsets, shard.segments.rows, carries=shard.carries
-        )
+        results = compute_targets(plan, shard, carries=shard.carries)
         note_not_finite(shard, results, plan.settings.dtype)
     return replace(shard, results=results)
 
 
 def note_not_finite(shard: Shard, results: VTrace, dtype: str) -> None:
     """Note the rows of segments whose target or advantage is not finite in the output type."""
-    broken = np.zeros(shard.rows.height, np.bool_)
     with np.errstate(over="ignore"):
         columns = [column.astype(dtype) for column in (results.value_target, results.advantage)]
-    broken[shard.segments.rows] = ~np.logical_and.reduce([np.isfinite(c) for c in columns])
-    shard.found.add(Reason.TARGET_NOT_FINITE, broken)
+    is_finite = np.isfinite(columns[0]) & np.isfinite(columns[1])
+    shard.found.add(Reason.TARGET_NOT_FINITE, shard.segments.rows[~is_finite])
 
 
 def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
@@ -158,7 +155,7 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         discount=discount,
         log_ratio=log_ratio_of(plan, columns),
         results=None,
-        unscored=rows.select("trajectory_id", "step")[np.flatnonzero(unscored)],
+        unscored=rows[["trajectory_id", "step"]][np.flatnonzero(unscored)],
         unused=unused,
         carries=_carries(segments, received) if received.is_piece else None,
     )
@@ -170,32 +167,26 @@ def _carries(segments: Segments, received: Received) -> tuple[Carry, Carry]:
 
 
 def compute_targets(
-    plan: Plan,
-    shard: Shard,
-    offsets: NDArray[np.int64],
-    taken: NDArray[np.int64],
-    dtype: str | None = None,
-    carries: tuple[Carry, Carry] | None = None,
+    plan: Plan, shard: Shard, dtype: str | None = None, carries: tuple[Carry, Carry] | None = None
 ) -> VTrace:
-    """Return the targets of whole segments of a shard.
+    """Return the targets of the segments of a shard.
 
     Args:
         plan: whose clips, backend and device are used.
         shard: whose rows they are.
-        offsets: where each segment begins in `taken`, and its length at the end  # [S + 1]
-        taken: the segments' rows  # [A]
         dtype: of the results; the run's own by default.
         carries: `carry` and `first_carry` of the segments; by default no segment is followed.
     """
     carry, first_carry = carries or (None, None)
-    settings, columns = plan.settings, shard.columns
+    settings, columns, segments = plan.settings, shard.columns, shard.segments
+    chosen = choose(segments.rows, shard.rows.height)
     return vtrace_packed(
-        shard.log_ratio[taken],
-        columns.floats("value")[taken],
-        columns.floats("reward")[taken],
-        shard.discount[taken],
-        shard.segments.next_value[taken[offsets[1:] - 1]],
-        offsets,
+        pick(shard.log_ratio, chosen),
+        pick(columns.floats("value"), chosen),
+        pick(columns.floats("reward"), chosen),
+        pick(shard.discount, chosen),
+        segments.next_value[segments.rows[segments.offsets[1:] - 1]],
+        segments.offsets,
         thresholds=Thresholds(
             settings.rho_bar, settings.c_bar, settings.pg_rho_bar, settings.lambda_
         ),

@@ -39,7 +39,7 @@ def bucket_of(trajectory_id: pl.Series, buckets: int) -> NDArray[np.int32]:
     codes, texts = number_values(trajectory_id)
     used = np.flatnonzero(np.bincount(codes, minlength=len(texts))[1:]) + 1
     bucket = np.zeros(len(texts), np.int32)
-    bucket[used] = [zlib.crc32(text.encode()) % buckets for text in texts.gather(used)]
+    bucket[used] = [zlib.crc32(text.encode()) % buckets for text in texts[used].to_list()]
     return bucket[codes]
 
 

@@ -53,14 +53,16 @@ class Tally:
         line, column = np.nonzero(self.table)
         texts = [*text_columns(self.groups), *text_columns(self.names)]
         places = (line, line, column, column)
-        values = [text.gather(place) for text, place in zip(texts, places, strict=True)]
+        values = [text[place] for text, place in zip(texts, places, strict=True)]
         counts = pl.Series(self.table[line, column])
         return pl.DataFrame(dict(zip(SCHEMA, [*values, counts], strict=True)), schema=SCHEMA)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the tally as JSON values."""
-        table = base64.b64encode(self.table.tobytes()).decode()
-        return {"groups": self.groups, "names": self.names, "table": table}
+        """Return the tally as JSON values, without names whose counts are all 0."""
+        used = np.flatnonzero(self.table.any(axis=0))
+        names = [self.names[place] for place in used]
+        table = base64.b64encode(self.table[:, used].tobytes()).decode()
+        return {"groups": self.groups, "names": names, "table": table}
 
 
 NOTHING = Tally((), (), np.zeros((0, 0), np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from vtaudit.actions import note_lists
-from vtaudit.chunks import cut_chunks
+from vtaudit.chunks import cut_chunks, find_cut, place_rows
 from vtaudit.joining import load_scores, spill_scores
 from vtaudit.labels import code_texts, concat_coded, decode_text
 from vtaudit.layout import Runs, survey_runs
@@ -154,6 +154,7 @@ def open_log(
     chunks, chains = cut_chunks(plan, runs, size)
     moved, edges, buckets = None, {}, count_buckets(rows, int(rows * row_bytes))
     if runs is not None:
+        runs = replace(runs, is_moved=runs.is_moved | find_cut(runs, chunks))
         count = int(runs.height[runs.is_moved].sum())
         buckets = count_buckets(count, int(count * row_bytes)) if count else 0
         moved = _by_file(plan, runs)
@@ -227,8 +228,8 @@ def _find_units(
     """Return the unit of a row of each of some runs; `row` counts from the run's first  # [E]."""
     ranges = sorted((each.place, each.start, k) for k, chunk in enumerate(chunks) for each in chunk)
     place, start, number = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
-    key = runs.file[run] * (1 << 40) + runs.start[run] + row
-    unit: NDArray[np.int64] = number[np.searchsorted(place * (1 << 40) + start, key, "right") - 1]
+    key = place_rows(runs.file[run], runs.start[run] + row)
+    unit: NDArray[np.int64] = number[np.searchsorted(place_rows(place, start), key, "right") - 1]
     is_moved = runs.is_moved[run]
     if is_moved.any():
         bucket = bucket_of(runs.trajectory_id[run], buckets)

@@ -212,9 +212,7 @@ def _cut(
     first_carry = Carry(np.zeros(size, np.bool_), np.zeros(size), np.zeros(size))
     if not plan.settings.targets:
         return shard, first_carry
-    results = compute_targets(
-        plan, shard, segments.offsets, segments.rows, carries=(carry, first_carry)
-    )
+    results = compute_targets(plan, shard, carries=(carry, first_carry))
     note_not_finite(shard, results, plan.settings.dtype)
     return replace(shard, results=results), first_carry
 

@@ -90,9 +90,6 @@ def compute_exactly(plan: Plan, shard: Shard) -> Shard:
     """Return the shard with the targets of its segments in float64, and what they reveal noted."""
     if not plan.settings.targets:
         return shard
-    segments = shard.segments
-    results = compute_targets(
-        plan, shard, segments.offsets, segments.rows, "float64", shard.carries
-    )
+    results = compute_targets(plan, shard, "float64", shard.carries)
     note_not_finite(shard, results, plan.settings.dtype)
     return replace(shard, results=results)
