@@ -63,9 +63,12 @@ def log_ratio_of(plan: Plan, columns: Columns) -> NDArray[np.floating]:
     parts = []
     for name in ("target_log_prob", "behavior_log_prob"):
         log_prob = columns.floats(name)
-        if plan.shape.is_discrete and (log_prob > 0).any():
-            rounded = (log_prob > 0) & (log_prob <= plan.settings.log_prob_tolerance)
-            log_prob = np.where(rounded, 0.0, log_prob)
+        if plan.shape.is_discrete:
+            above = np.flatnonzero(log_prob > 0)
+            rounded = above[log_prob[above] <= plan.settings.log_prob_tolerance]
+            if len(rounded):
+                log_prob = log_prob.copy()
+                log_prob[rounded] = 0.0
         parts.append(log_prob)
     with np.errstate(invalid="ignore", over="ignore"):
         return (parts[0] - parts[1]).astype(plan.settings.dtype)

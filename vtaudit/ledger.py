@@ -100,12 +100,23 @@ def number_windows(frame: pl.DataFrame, keys: Keys, *, stitched: bool) -> Ints:
     return window
 
 
-def number_deliveries(keys: Keys, window: Ints, file: Ints) -> Ints:
+def number_deliveries(keys: Keys, window: Ints, file: Ints, received: Ints | None) -> Ints:
     """Return the number of each row's delivery; NO_KEY for rows without a key  # [N].
 
     The k-th copy of a key within a window of a file belongs to that window's k-th delivery there.
+
+    Args:
+        keys: the rows by key.
+        window: the number of the row's window  # [N]
+        file: of the row  # [N]
+        received: the rows as they were received, where those of a delivery lie together; None
+            where they stand so  # [N]
     """
-    place = number_rows([window, file], len(window))
+    if received is None:
+        place = number_rows([window, file], len(window))
+    else:
+        place = np.empty(len(window), np.int64)
+        place[received] = number_rows([window[received], file[received]], len(window))
     is_again = (keys.key[1:] == keys.key[:-1]) & (place[1:] == place[:-1])
     many = keys.counts > 2
     many[keys.key[1:][is_again & (keys.key[1:] != NO_KEY)]] = True

@@ -47,15 +47,15 @@ def mark_ends(rows: pl.DataFrame, end: str) -> pl.DataFrame:
     return rows.with_columns(flags)
 
 
-def sort_rows(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows by (trajectory_id, step, file, row), nulls first.
+def find_order(rows: pl.DataFrame) -> NDArray[np.int64] | None:
+    """Return the rows by (trajectory_id, step, file, row), nulls first; None where they stand so.
 
     Most logs hold long runs of rows in order: then it is the runs that are sorted.
     """
     keys = _order_keys(rows)
     is_head = ~_are_in_order(keys)
     if not is_head.any():
-        return rows
+        return None
     heads = np.concatenate(([0], np.flatnonzero(is_head) + 1))
     first = [key[heads] for key in reversed(keys)]
     run = np.lexsort(first)
@@ -63,8 +63,20 @@ def sort_rows(rows: pl.DataFrame) -> pl.DataFrame:
     begin = np.cumsum(lengths) - lengths
     order = np.repeat(heads[run] - begin, lengths) + np.arange(rows.height)
     if not _are_in_order([key[order] for key in keys]).all():
-        order = np.lexsort(keys[::-1])
-    return rows[order]
+        trajectory, step, file, row = keys
+        order = np.lexsort((*_join(file, row), *_join(trajectory, step)))
+    return order
+
+
+def _join(high: NDArray[np.integer], low: NDArray[np.integer]) -> list[NDArray[np.integer]]:
+    """Return one key that orders as two do, or these, the lesser first, where 63 bits are too few.
+
+    A sort by one key merges runs that are in order; by the lesser of two there are none.
+    """
+    least, span = int(low.min()), int(low.max()) - int(low.min()) + 1
+    if span * (int(high.max()) + 2) >= 1 << 63:
+        return [low, high]
+    return [high.astype(np.int64) * span + (low.astype(np.int64) - least)]
 
 
 def _order_keys(rows: pl.DataFrame) -> list[NDArray[np.integer]]:

@@ -74,16 +74,21 @@ def gather_verdicts(shard: Shard, is_cut: NDArray[np.bool_]) -> Verdicts:
         log_ratio=shard.log_ratio,
         key=shard.keys.key,
         window=shard.window,
-        delivery=number_deliveries(shard.keys, shard.window, shard.rows["file"].to_numpy()),
+        delivery=number_deliveries(
+            shard.keys, shard.window, shard.rows["file"].to_numpy(), shard.received
+        ),
     )
 
 
 def count_shard(plan: Plan, shard: Shard) -> ShardResult:
     """Return the counts of a judged shard."""
     verdicts = gather_verdicts(shard, shard.found.reasons == 0)
+    scopes = shard.rows[scope_names(plan)]
+    if shard.received is not None:
+        verdicts, scopes = verdicts.take(shard.received), scopes[shard.received]
     counts = count_verdicts(
         verdicts,
-        shard.rows[scope_names(plan)],
+        scopes,
         plan.settings.thresholds(),
         targets=plan.settings.targets,
     )

@@ -89,7 +89,10 @@ def note_files(plan: Plan, rows: pl.DataFrame) -> pl.DataFrame:
     places, number = np.unique(file[firsts], return_inverse=True)
     paths = [plan.files[place].name for place in places]
     names = pl.Series("source_file", paths, dtype=pl.Enum(sorted(set(paths))))
-    names = names[np.repeat(number, lengths_of(firsts, len(file)))]
+    if len(firsts) == 1:
+        names = names.new_from_index(0, len(file))
+    else:
+        names = names[np.repeat(number, lengths_of(firsts, len(file)))]
     present = []
     for name in TOLD_APART:
         if name in plan.shape.dtypes:

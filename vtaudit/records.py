@@ -11,7 +11,7 @@ Order. Within a shard rows stand by (trajectory_id, step, file, row); files stan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -115,3 +115,7 @@ class Verdicts:
     key: NDArray[np.int64]
     window: NDArray[np.int64]
     delivery: NDArray[np.int64]
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Verdicts:
+        """Return the verdicts on some rows, flagged or listed."""
+        return Verdicts(*(getattr(self, item.name)[rows] for item in fields(Verdicts)))

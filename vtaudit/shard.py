@@ -21,7 +21,7 @@ from vtaudit.ledger import (
     number_keys,
     number_windows,
 )
-from vtaudit.ordering import mark_ends, number_steps, sort_rows
+from vtaudit.ordering import find_order, mark_ends, number_steps
 from vtaudit.pieces import Junction, carry_into, follow
 from vtaudit.plan import Plan, lineage_columns
 from vtaudit.reasons import Reason, Warn
@@ -90,6 +90,7 @@ class Shard:
         unscored: keys of rows without a score.
         unused: keys of scores without a row.
         carries: of a piece, what follows each segment and what the row before it needs.
+        received: the rows as they were received; None where they stand so  # [N]
     """
 
     columns: Columns
@@ -103,6 +104,7 @@ class Shard:
     unscored: pl.DataFrame
     unused: pl.DataFrame
     carries: tuple[Carry, Carry] | None = None
+    received: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> pl.DataFrame:
@@ -132,7 +134,10 @@ def note_not_finite(shard: Shard, results: VTrace, dtype: str) -> None:
 def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
     """Return the rows of one shard with their verdicts and segments, without targets."""
     with clock.stage("order"):
-        rows, unscored, unused = _order(plan, received)
+        rows, unscored, unused = _prepare(plan, received)
+        order = find_order(rows)
+        if order is not None:
+            rows, unscored = rows[order], unscored[order]
     columns = Columns(rows)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
     with clock.stage("judge"):
@@ -158,6 +163,7 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         unscored=rows[["trajectory_id", "step"]][np.flatnonzero(unscored)],
         unused=unused,
         carries=_carries(segments, received) if received.is_piece else None,
+        received=None if order is None else np.argsort(order),
     )
 
 
@@ -199,8 +205,8 @@ def compute_targets(
     )
 
 
-def _order(plan: Plan, received: Received) -> tuple[pl.DataFrame, Bools, pl.DataFrame]:
-    """Return the shard's rows in order, which of them have no score, and scores without a row."""
+def _prepare(plan: Plan, received: Received) -> tuple[pl.DataFrame, Bools, pl.DataFrame]:
+    """Return the shard's rows, which of them have no score, and scores without a row."""
     rows, scores = received.rows, received.scores
     if plan.settings.step_from == "order":
         rows = number_steps(rows, plan.files)
@@ -209,7 +215,6 @@ def _order(plan: Plan, received: Received) -> tuple[pl.DataFrame, Bools, pl.Data
         rows, unused = join_scores(rows, scores)
     if plan.settings.end_of_trajectory:
         rows = mark_ends(rows, plan.settings.end_of_trajectory)
-    rows = sort_rows(rows)
     unscored = np.zeros(rows.height, np.bool_)
     if scores is not None:
         unscored = ~rows["scored"].to_numpy()

@@ -73,6 +73,7 @@ class Spill:
         order = np.argsort(bucket, kind="stable")
         bounds = np.searchsorted(bucket[order], np.arange(self.buckets + 1))
         table = rows[order].to_arrow(compat_level=pl.CompatLevel.oldest()).combine_chunks()
+        table = table.cast(pa.schema(_plainly(field) for field in table.schema))
         whole = (table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)])[0]
         path = self._path(part)
         try:
@@ -107,15 +108,21 @@ class Spill:
     def _load_table(self, bucket: int) -> tuple[pa.Table, set[str]]:
         """Return one bucket of all parts, and the names of the columns that were Enums."""
         batches = [_load(path, bucket) for path in sorted(self.folder.iterdir())]
-        fields = [field for batch in batches for field in batch.schema]
-        spelled = {field.name for field in fields if pa.types.is_large_string(field.type)}
-        coded = {field.name for field in fields if pa.types.is_dictionary(field.type)}
-        table = pa.concat_tables(_even_out(batch, spelled) for batch in batches)
+        columns = [column for batch in batches for column in batch.schema]
+        coded = {column.name for column in columns if pa.types.is_dictionary(column.type)}
+        spelled = {column.name for column in columns if pa.types.is_large_string(column.type)}
+        table = pa.concat_tables(_even_out(batch, coded & spelled) for batch in batches)
         own = {name for name in spelled | coded if not name.startswith(CARRIED)}
         return table.unify_dictionaries().combine_chunks(), own
 
     def _path(self, part: int) -> Path:
         return self.folder / f"{part:05d}.arrow"
+
+
+def _plainly(field: pa.Field) -> pa.Field:
+    """Return a field with a type that is the same in every part, however many words there are."""
+    is_coded = pa.types.is_dictionary(field.type)
+    return pa.field(field.name, CODED if is_coded else field.type)
 
 
 def _spell_out(rows: pl.DataFrame, buckets: int) -> pl.DataFrame:
@@ -129,16 +136,14 @@ def _spell_out(rows: pl.DataFrame, buckets: int) -> pl.DataFrame:
     return rows.with_columns(pl.col(many).cast(pl.String)) if many else rows
 
 
-def _even_out(batch: pa.RecordBatch, spelled: Collection[str]) -> pa.Table:
-    """Return a batch with types that are alike in all parts: `spelled` columns are text there."""
-    columns = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if name in spelled:
-            column = column.cast(pa.large_string())
-        elif pa.types.is_dictionary(column.type):
-            column = column.cast(CODED)
-        columns[name] = column
-    return pa.table(columns)
+def _even_out(batch: pa.RecordBatch, coded: Collection[str]) -> pa.Table:
+    """Return a batch whose `coded` columns are dictionaries, as they are in some other part."""
+    table = pa.Table.from_batches([batch])
+    for place, column in enumerate(batch.schema):
+        if column.name in coded and not pa.types.is_dictionary(column.type):
+            codes = table.column(place).dictionary_encode()
+            table = table.set_column(place, column.name, codes)
+    return table
 
 
 def _load(path: Path, bucket: int) -> pa.RecordBatch:

@@ -148,8 +148,7 @@ RULES = (
 def _find_doubtful(columns: Columns, shape: LogShape) -> Rows:
     """Return the rows of which a rule on one row alone may be true, ascending; most are plain.
 
-    A row is plain where each of its columns holds what no rule minds. The sum of numbers is finite
-    only if all of them are.
+    A row is plain where each of its columns holds what no rule minds.
     """
     rows = columns.rows
     is_plain = rows["step"].to_numpy() >= 0
@@ -166,9 +165,9 @@ def _find_doubtful(columns: Columns, shape: LogShape) -> Rows:
     for name in (*BEHAVIOR, "target_log_prob"):
         if shape.has(name):
             is_plain &= columns.floats(name) <= greatest
-    finite = [name for name in (*BEHAVIOR, "reward", "value") if shape.has(name)]
-    with np.errstate(over="ignore", invalid="ignore"):
-        is_plain &= np.isfinite(sum(columns.floats(name) for name in finite))
+    for name in (*BEHAVIOR, "reward", "value"):
+        if shape.has(name):
+            is_plain &= np.isfinite(columns.floats(name))
     if shape.has("discount"):
         discount = columns.floats("discount")
         is_absent = rows["discount"].is_null().to_numpy() & ~rows[PRESENT + "discount"].to_numpy()

@@ -7,7 +7,7 @@ for the whole store.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -50,9 +50,8 @@ def count_bucket(plan: Plan, bucket: Bucket, judged: Judged, learned: Learned) -
 
 def _count(plan: Plan, bucket: Bucket, verdicts: Verdicts, rows: NDArray[np.bool_]) -> pl.DataFrame:
     """Return the counts of some of the rows, pending ones as if they were accepted."""
-    chosen = Verdicts(*(getattr(verdicts, item.name)[rows] for item in fields(Verdicts)))
     return count_verdicts(
-        chosen,
+        verdicts.take(rows),
         bucket.rows.filter(pl.Series(rows)).select(scope_names(plan)),
         plan.settings.thresholds(),
         targets=plan.settings.targets,

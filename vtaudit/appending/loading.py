@@ -13,7 +13,7 @@ from vtaudit.appending.reading import Rows
 from vtaudit.columns import Columns
 from vtaudit.joining import join_scores
 from vtaudit.labels import concat_coded, decode_text
-from vtaudit.ordering import sort_rows
+from vtaudit.ordering import find_order
 from vtaudit.plan import Plan
 
 
@@ -80,7 +80,9 @@ def load_bucket(batch: Batch, number: int) -> Loaded:
     if not batch.is_last:
         is_concerned = _is_among(pending, names)
         waiting, pending = pending.filter(~is_concerned), pending.filter(is_concerned)
-    rows = sort_rows(concat_coded([pending, rows]))
+    rows = concat_coded([pending, rows])
+    order = find_order(rows)
+    rows = rows if order is None else rows[order]
     lines = load_lines(batch.state, number, batch.plan.shape)
     kept = lines if batch.forget is None else batch.forget.drop(lines)
     is_key = ~pl.col("is_window")
