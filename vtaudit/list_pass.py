@@ -13,6 +13,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from vtaudit.compiled import compile_pass, compile_step, lay_out
+from vtaudit.kernels.numba_scan import exp
 from vtaudit.lists import Beside, Lists
 
 # bits of one row's findings
@@ -26,6 +27,10 @@ NOT_REBUILT = 64
 
 MAX_INDEX = 2.0**31
 BARRED = -1
+# a sum of exponentials between them is exact to its last bits; none of its terms is infinite, so
+# that what is not allowed, times 0, is 0
+LEAST = 1e-290
+GREATEST = np.finfo(np.float64).max
 
 
 def run_pass(
@@ -55,8 +60,9 @@ def run_pass(
     bits = np.zeros(len(beside.action), np.uint8)
     rebuilt = np.full(len(beside.action), np.nan)
     index = np.empty(len(bits), np.int64)
+    work = np.empty(max(logits[0].lengths.max(initial=0), 0))
     taken = (_lay_out(masks), _lay_out(logits), _lay_out_beside(beside))
-    arguments = (*taken, float(tolerance), is_subset, index, bits, rebuilt)
+    arguments = (*taken, float(tolerance), is_subset, index, work, bits, rebuilt)
     _compile_pass(*map(numba.typeof, arguments))(*arguments)
     return bits, rebuilt
 
@@ -89,6 +95,7 @@ def _judge_rows(
     tolerance: float,
     is_subset: bool,
     index: Any,
+    work: Any,
     bits: Any,
     rebuilt: Any,
 ) -> None:
@@ -98,7 +105,7 @@ def _judge_rows(
     _judge_mask(masks[1], lengths, bits)
     _compare_masks(masks[0], masks[1], beside, is_subset, bits)
     _judge_actions(masks[0], masks[1], lengths, beside.action, index, bits)
-    _judge_logits(masks[0], logits, index, beside, tolerance, bits, rebuilt)
+    _judge_logits(masks[0], logits, index, beside, tolerance, work, bits, rebuilt)
 
 
 @compile_step
@@ -187,6 +194,7 @@ def _judge_logits(
     indices: Any,
     beside: Beside,
     tolerance: float,
+    work: Any,
     bits: Any,
     rebuilt: Any,
 ) -> None:
@@ -208,7 +216,7 @@ def _judge_logits(
                 bits[row] |= NOT_REBUILT
                 continue
             allowed = mask_values[mask_starts[row] : mask_starts[row] + max(mask_lengths[row], 0)]
-            rebuilt[row] = _log_mu(own, allowed, indices[row], temperature, epsilon)
+            rebuilt[row] = _log_mu(own, allowed, indices[row], temperature, epsilon, work)
             if abs(recorded[row] - rebuilt[row]) > tolerance:
                 bits[row] |= UNRECONCILED
 
@@ -224,22 +232,48 @@ def _has_sound_values(logits: Any) -> bool:
 
 
 @compile_step
-def _log_mu(logits: Any, allowed: Any, index: int, temperature: float, epsilon: float) -> Any:
-    """Log mu of one row; without a mask `allowed` is empty."""
+def _log_mu(
+    logits: Any, allowed: Any, index: int, temperature: float, epsilon: float, work: Any
+) -> Any:
+    """Log mu of one row; without a mask `allowed` is empty, else it holds 0 and 1."""
     if logits[index] == -np.inf:
         return -np.inf
-    has_mask = len(allowed) > 0
-    peak, size = -np.inf, 0
-    for k in range(len(logits)):
-        if logits[k] > -np.inf and not (has_mask and allowed[k] == 0):
-            peak, size = max(peak, logits[k]), size + 1
-    total = 0.0
-    for k in range(len(logits)):
-        if not (has_mask and allowed[k] == 0):
-            total += math.exp((logits[k] - peak) / temperature)
-    log_softmax = (logits[index] - peak) / temperature - math.log(total)
+    origin = 0.0
+    total = _sum_up(logits, allowed, origin, temperature, work)
+    if not LEAST < total < GREATEST:
+        origin = _find_peak(logits, allowed)
+        total = _sum_up(logits, allowed, origin, temperature, work)
+    log_softmax = (np.float64(logits[index]) - origin) / temperature - math.log(total)
     if epsilon == 0:
         return log_softmax
+    size = 0
+    for k in range(len(logits)):
+        size += logits[k] > -np.inf and not (len(allowed) and allowed[k] == 0)
     mixed, share = math.log1p(-epsilon) + log_softmax, math.log(epsilon) - math.log(size)
     high, low = max(mixed, share), min(mixed, share)
     return high + math.log1p(math.exp(low - high))
+
+
+@compile_step
+def _sum_up(logits: Any, allowed: Any, origin: float, temperature: float, work: Any) -> float:
+    """Sum exp((logit - origin) / temperature) over what is allowed, in loops without branches."""
+    for k in range(len(logits)):
+        work[k] = min(exp((np.float64(logits[k]) - origin) / temperature), GREATEST)
+    total = 0.0
+    if len(allowed):
+        for k in range(len(logits)):
+            total += work[k] * np.float64(allowed[k])
+    else:
+        for k in range(len(logits)):
+            total += work[k]
+    return total
+
+
+@compile_step
+def _find_peak(logits: Any, allowed: Any) -> float:
+    """Return the greatest logit that is allowed."""
+    peak = -np.inf
+    for k in range(len(logits)):
+        if not (len(allowed) and allowed[k] == 0):
+            peak = max(peak, np.float64(logits[k]))
+    return peak

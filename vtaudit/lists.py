@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 from numpy.typing import NDArray
 
 # a mask's elements are 0, 1 or this
@@ -58,17 +59,26 @@ def take_apart(frame: pl.DataFrame, name: str, dtype: type[np.generic]) -> Lists
     column = frame[name].rechunk()
     array = column.to_arrow()
     offsets = array.offsets.to_numpy()
-    elements = pl.Series(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
+    elements = array.values.slice(offsets[0], offsets[-1] - offsets[0])
     lengths = np.diff(offsets)
     if column.null_count():
         lengths[column.is_null().to_numpy()] = -1
-    is_mask = dtype is np.uint8
-    values = (_mask_elements(elements) if is_mask else elements.fill_null(np.nan)).to_numpy()
+    if dtype is np.uint8:
+        values = _unpack(elements)
+    else:
+        values = pl.Series(elements).fill_null(np.nan).to_numpy()
     return Lists(offsets[:-1] - offsets[0], lengths, values)
 
 
-def _mask_elements(elements: pl.Series) -> pl.Series:
-    return elements.cast(pl.UInt8).fill_null(NULL_ELEMENT)
+def _unpack(bits: pa.BooleanArray) -> NDArray[np.uint8]:
+    """Return the elements of masks, in a quarter of the time that a cast takes."""
+    if not len(bits):
+        return np.zeros(0, np.uint8)
+    packed = np.frombuffer(bits.buffers()[1], np.uint8)
+    values = np.unpackbits(packed, count=bits.offset + len(bits), bitorder="little")[bits.offset :]
+    if bits.null_count:
+        values[np.asarray(bits.is_null())] = NULL_ELEMENT
+    return values
 
 
 def read_beside(frame: pl.DataFrame, present: str) -> Beside:
