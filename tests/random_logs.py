@@ -578,7 +578,9 @@ def column_type(name: str, cells: list[Any]) -> pa.DataType:
     return pa.float64()
 
 
-def write_log(files: dict[str, LogFile], directory: Path | str) -> None:
+def write_log(
+    files: dict[str, LogFile], directory: Path | str, group_rows: int | None = None
+) -> None:
     """Each file as Parquet below the directory, with one type per column over all files."""
     cells: dict[str, list[Any]] = {}
     for file in files.values():
@@ -595,4 +597,4 @@ def write_log(files: dict[str, LogFile], directory: Path | str) -> None:
             arrays[name] = pa.array(column, types[name])
         target = Path(directory) / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(pa.table(arrays), target)
+        pq.write_table(pa.table(arrays), target, row_group_size=group_rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ import pytest
 
 from random_logs import make_random_log, write_log
 from test_against_oracle import as_settings
-from vtaudit import Settings, process, shards, units
+from vtaudit import Settings, chunks, process, shards, units
 from vtaudit.layout import FREE_RUNS
 from vtaudit.plan import Plan
 from vtaudit.shard import Shard
@@ -23,7 +24,8 @@ from vtaudit.verification import verify
 
 NAMES = ("clean", "bounds", "copies", "mixed")
 SEEDS = range(6)
-SIZES = (3, 20)
+# rows of a unit, and by what factor a run that is cut and moved must be shorter
+SIZES = ((3, 64), (20, 64), (20, 1))
 ONE_UNIT = 250_000
 
 
@@ -56,6 +58,14 @@ def test_results_unchanged_by_the_layout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs_opened: list[Log]
 ) -> None:
     seen: Counter[str] = Counter()
+    cut_runs: list[int] = []
+
+    def find_cut(*arguments: Any) -> np.ndarray:
+        found = chunks.find_cut(*arguments)
+        cut_runs.extend(np.flatnonzero(found))
+        return found
+
+    monkeypatch.setattr(units, "find_cut", find_cut)
     for name in NAMES:
         for seed in SEEDS:
             files, options = make_random_log(seed, profile=name)
@@ -63,14 +73,15 @@ def test_results_unchanged_by_the_layout(
             if flags or options.get("learner_version") is not None:
                 continue
             place = tmp_path / f"{name}-{seed}"
-            write_log(files, place / "logs")
+            write_log(files, place / "logs", group_rows=7)
             settings = as_settings(options, weights=True, backend="numba", threads=2)
             monkeypatch.setattr(shards, "SHARD_ROWS", ONE_UNIT)
             process(place / "logs", place / "one", settings)
             expected = read_tables(place / "one")
-            for size in SIZES:
+            for size, short in SIZES:
                 monkeypatch.setattr(shards, "SHARD_ROWS", size)
-                run = place / f"of-{size}"
+                monkeypatch.setattr(chunks, "SHORT", short)
+                run = place / f"of-{size}-{short}"
                 process(place / "logs", run, settings)
                 found = read_tables(run)
                 for table, rows in expected.items():
@@ -80,9 +91,12 @@ def test_results_unchanged_by_the_layout(
                 seen[log.layout] += 1
                 seen["chains"] += len(log.chains)
                 seen["moved"] += len(log.buckets) if log.layout == "windows" else 0
+                seen["cut"] += len(cut_runs)
+                cut_runs.clear()
     assert seen["windows"] > 8
     assert seen["chains"] > 5
     assert seen["moved"] > 5
+    assert seen["cut"] > 8
 
 
 def write_stream(folder: Path, files: int, rows: int, *, end_every: int | None = None) -> None:
