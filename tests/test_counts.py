@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from vtaudit import count_pass
 from vtaudit.counts import count_verdicts
+from vtaudit.laws import targets_laws
 from vtaudit.reasons import BOOTSTRAP_SOURCES, BOUNDARIES, Reason, Warn
 from vtaudit.records import Verdicts
 
@@ -105,3 +109,29 @@ def test_table_of_states_grows() -> None:
     verdicts = make_verdicts(900, seed=900, chance=0.3)
     states = set(zip(verdicts.reasons.tolist(), verdicts.warnings.tolist(), strict=True))
     assert len(states) > count_pass.FIRST_SLOTS // 2
+
+
+def test_rows_of_a_part_are_counted_over_all_of_its_row_groups(tmp_path: Path) -> None:
+    boundaries = ["interior", "gap", "interior", "window_edge", "gap"]
+    table = pa.table(
+        {
+            "boundary": boundaries,
+            "bootstrap_source": ["none", "logged", "none", "logged", "next_row"],
+            "log_ratio": pa.array([-1.0, 0.5, 0.0, 2.0, 0.25], pa.float32()),
+        }
+    )
+    pq.write_table(table, tmp_path / "part-00000.parquet", row_group_size=2)
+    laws = targets_laws([tmp_path / "part-00000.parquet"], {}, CLIPS)
+    found = {name: count for name, _, count in laws if count}
+    assert found == {
+        "accepted = rows of targets": 5,
+        "boundary interior": 2,
+        "boundary gap": 2,
+        "boundary window_edge": 1,
+        "bootstrap none": 2,
+        "bootstrap logged": 2,
+        "bootstrap next_row": 1,
+        "clipped rho": 3,
+        "clipped c": 1,
+        "clipped pg_rho": 3,
+    }

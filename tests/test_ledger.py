@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -232,6 +233,29 @@ def test_deliveries_are_counted_when_some_are_retried(tmp_path: Path) -> None:
     assert found.entry("windows")["count"] == 780
     assert found.result.summary["rejected_any_duplicate"] == 40
     assert found.result.summary["accepted"] == 1560
+
+
+def test_retries_are_counted_where_they_were_received(tmp_path: Path) -> None:
+    window = make_stream(3, unroll_id=1)
+    files = {
+        "a.parquet": [row | {"actor_id": "a", "policy_version": 1} for row in window],
+        "b.parquet": [row | {"actor_id": "b", "policy_version": 1} for row in window[:2]],
+    }
+    found = run(files, tmp_path)
+    rows = pl.read_parquet(found.result.path / "audit" / "audit_by.parquet")
+    rows = rows.filter(pl.col("measure").is_in(["received", "unique", "deliveries", "accepted"]))
+    counts = {
+        key[:2]: dict(part.select("measure", "count").rows())
+        for key, part in rows.partition_by(
+            "scope_value", "scope", as_dict=True, maintain_order=True
+        ).items()
+    }
+    first = {"received": 3, "unique": 3, "deliveries": 1, "accepted": 3}
+    again = {"received": 2, "unique": 2, "deliveries": 1}
+    assert counts["a.parquet", "source_file"] == counts["a", "actor_id"] == first
+    assert counts["b.parquet", "source_file"] == counts["b", "actor_id"] == again
+    both = {"received": 5, "unique": 3, "deliveries": 2, "accepted": 3}
+    assert counts["1", "policy_version"] == both
 
 
 def stepless(rows: list[Cells]) -> list[Cells]:
