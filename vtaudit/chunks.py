@@ -86,10 +86,11 @@ def _cut_stretch(
     Where rows are moved anyway, a short run may be cut by the end of a row group.
     """
     start, last = stretch
-    starts = is_short = np.zeros(0, np.int64)
+    starts, is_short = np.zeros(0, np.int64), np.zeros(0, np.bool_)
     if runs is not None:
-        starts = runs.start[runs.file == place]
-        is_short = runs.height[runs.file == place] <= (size // SHORT if runs.is_moved.any() else 0)
+        low, high = np.searchsorted(runs.file, (place, place + 1))
+        starts = runs.start[low:high]
+        is_short = runs.height[low:high] <= (size // SHORT if runs.is_moved.any() else 0)
     while start < last:
         height = (last - start) // -(-(last - start) // size)
         goal = start + height

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vtaudit.actions import note_lists
 from vtaudit.chunks import cut_chunks, find_cut, place_rows
 from vtaudit.joining import load_scores, spill_scores
-from vtaudit.labels import code_texts, concat_coded, decode_text
+from vtaudit.labels import concat_coded, decode_text
 from vtaudit.layout import Runs, survey_runs
 from vtaudit.memory import rows_at_once
 from vtaudit.plan import Plan
@@ -209,13 +209,11 @@ def _edges_by_unit(
     run, after = (runs.edges[name].to_numpy() for name in ("run", "next"))
     unit = _find_units(runs, chunks, buckets, run, runs.height[run] - 1)
     is_apart = unit != _find_units(runs, chunks, buckets, after, np.zeros(len(after), np.int64))
-    # each unit with words of its own: a look at an Enum takes time for all words of the log
+    # no text as Enums: a look at one takes time for all words of the log
     edges = decode_text(runs.edges.drop("run", "next").filter(is_apart))
     edges = edges.with_columns(pl.Series("unit", unit[is_apart]))
-    return {
-        int(key[0]): code_texts(part.drop("unit"))
-        for key, part in edges.partition_by("unit", as_dict=True).items()
-    }
+    parts = edges.partition_by("unit", as_dict=True, include_key=False)
+    return {int(key[0]): part for key, part in parts.items()}
 
 
 def _find_units(
