@@ -33,7 +33,14 @@ class Columns:
         if name not in self.rows.columns:
             return np.full(self.rows.height, np.nan)
         # Arrow fills nulls in half the time that Polars takes
-        return np.asarray(self.rows[name].to_arrow().to_numpy(zero_copy_only=False))
+        made = self.rows[name].to_arrow().to_numpy(zero_copy_only=False)
+        return np.asarray(made, np.float64)
+
+    def nulls(self, name: str) -> NDArray[np.bool_]:
+        """Return where a column is null  # [N]"""
+        if not self.rows[name].null_count():
+            return np.zeros(self.rows.height, np.bool_)
+        return np.asarray(self.rows[name].is_null().to_numpy())
 
 
 def choose(rows: NDArray[np.int64], size: int) -> pl.Series:
