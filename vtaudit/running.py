@@ -122,9 +122,9 @@ class _Runner:
             return [done]
         with self.clock.stage("read"):
             rows, scores = self.log.read_bucket(number), self.log.read_scores(number)
-        result, written = self._run_shard(
-            number, Received(rows, scores, self.log.edges.get(number))
-        )
+            received = Received(rows, scores, self.log.edges.get(number))
+            del rows, scores
+        result, written = self._run_shard(number, received)
         self._keep(number, result, written)
         return [result]
 

@@ -42,12 +42,13 @@ WITHHELD = (
 PLAIN_OUTPUTS = ("value_target", "advantage", "log_ratio", "next_value", "trace_length")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """The received rows of one shard in any order, and what else is known of them.
 
     Attributes:
-        rows: canonical and carried columns, source_file, file and row.
+        rows: canonical and carried columns, source_file, file and row; once they are sorted, those
+            in order, so that there is one copy of them.
         scores: of their keys; None where none were given.
         edges: keys, lineage and values of rows in other shards that follow some of these.
         is_piece: whether they are a piece of one window.
@@ -138,6 +139,7 @@ def cut_shard(plan: Plan, received: Received, clock: Clock) -> Shard:
         order = find_order(rows)
         if order is not None:
             rows, unscored = rows[order], unscored[order]
+            received.rows = rows
     columns = Columns(rows)
     found = Findings(np.zeros(rows.height, np.uint64), np.zeros(rows.height, np.uint64))
     with clock.stage("judge"):
