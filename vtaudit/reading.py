@@ -135,7 +135,7 @@ def read_batchwise(plan: Plan, rows: Range, names: Sequence[str]) -> Iterator[Ba
     """Return some canonical columns of a range, a batch at a time.
 
     Raises:
-        UnreadableError: as `read_ranges`.
+        UnreadableError: as `read_apart`.
     """
     wanted = {k: v for k, v in plan.mapping.expressions.items() if k in names}
     shape = replace(plan.shape, dtypes={name: plan.shape.dtypes[name] for name in names})
@@ -172,7 +172,7 @@ def read_where(plan: Plan, where: pl.Expr) -> pl.DataFrame:
     with ThreadPoolExecutor(plan.settings.threads) as pool:
         found = [frame for frames in pool.map(read, places) for frame in frames]
     if not found and places:
-        found = [*_read_apart(plan, Range(places[0], 0, 0), np.zeros(2, np.int64))[:1]]
+        found = [_read_apart(plan, Range(places[0], 0, 0), np.zeros(2, np.int64))[0]]
     rows = concat_coded(found)
     if "valid" in rows.columns:
         rows = rows.filter(pl.col("valid").ne_missing(0))
