@@ -107,20 +107,22 @@ def test_store_is_old_or_new_when_killed_at_any_moment(home: Path) -> None:
     generator = random.Random(0)
     expected = read_bytes(home / "both")
     store = home / "killed"
-    kills = finished = 0
-    for _ in range(2):  # the first one waits for the server of processes
-        began = time.perf_counter()
-        shutil.copytree(home / "first", store)
-        child = context.Process(target=append_slowly, args=(str(home / "logs"), str(store)))
-        child.start()
-        child.join()
-        undisturbed = time.perf_counter() - began
-        shutil.rmtree(store)
-    while kills < KILLS:
+
+    def start_append() -> multiprocessing.process.BaseProcess:
         if not store.exists():
             shutil.copytree(home / "first", store)
         child = context.Process(target=append_slowly, args=(str(home / "logs"), str(store)))
         child.start()
+        return child
+
+    for _ in range(2):  # the first one waits for the server of processes
+        began = time.perf_counter()
+        start_append().join()
+        undisturbed = time.perf_counter() - began
+        shutil.rmtree(store)
+    kills = finished = 0
+    while kills < KILLS:
+        child = start_append()
         child.join(generator.uniform(0.1, 1.1) * undisturbed)
         if child.is_alive():
             child.kill()

@@ -88,6 +88,12 @@ KEY_CASES = {
         *column("truncated", None),
         *column("terminated", 2, -1, types={"terminated": pa.int64()}),
         *column("truncated", 0.5, NAN, types={"truncated": pa.float64()}),
+        first_row(
+            "opposite infinities",
+            {},
+            {"terminated": INF, "truncated": -INF},
+            types={"terminated": pa.float64(), "truncated": pa.float64()},
+        ),
     ],
     Reason.FLAG_CONTRADICTION: [
         first_row("both", {}, {"terminated": True, "truncated": True}, strict_flags=True)

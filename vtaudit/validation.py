@@ -161,7 +161,7 @@ def _find_doubtful(columns: Columns, shape: LogShape) -> Rows:
     for flag in ends:
         is_plain &= _is_flag(flag)
     if len(ends) > 1:
-        is_plain &= ends[0] + ends[1] <= 1
+        is_plain &= (ends[0] != 1) | (ends[1] != 1)
     greatest = 0.0 if shape.is_discrete else np.finfo(np.float64).max
     for name in (*BEHAVIOR, "target_log_prob"):
         if shape.has(name):
